@@ -1,0 +1,36 @@
+# Two commands on a fresh clone: `make test` and `make demo`. Both set up .venv first.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+
+.PHONY: demo test lint types check slow clean
+
+demo: $(INSTALLED)
+	$(BIN)/python -m multibranch demo
+
+test: lint types check
+
+lint: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(INSTALLED)
+	$(BIN)/mypy
+
+check: $(INSTALLED)
+	$(BIN)/pytest -n 2 -m "not slow"
+
+slow: $(INSTALLED)
+	$(BIN)/pytest -m slow
+
+# torch is installed alone and pinned: any looser requirement would fetch CUDA builds of gigabytes.
+$(INSTALLED): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install --quiet "$$(grep '^torch==' constraints.txt)"
+	$(PIP) install --quiet --constraint constraints.txt --editable ".[all,dev]"
+	touch $@
+
+clean:
+	rm -rf $(VENV) runs .mypy_cache .pytest_cache .ruff_cache

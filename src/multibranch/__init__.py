@@ -1,0 +1,3 @@
+"""Multi-branch Attentive Transformers: train, run, study and ship them."""
+
+__version__ = "0.1.0"

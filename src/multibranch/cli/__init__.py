@@ -1,0 +1,71 @@
+"""The command `multibranch`: one thin module a verb, found by the table below.
+
+A verb's module holds HELP (one line), add_arguments(parser) and run(args). Only the module of the
+verb that is called is imported, and what it needs is imported inside run(), so that `--help` is
+instant.
+"""
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+from multibranch import __version__
+from multibranch.errors import UserError
+
+VERBS = {
+    "demo": "show the whole path on a built-in corpus in a few minutes",
+    "params": "count the parameters of a configuration, or of every architecture in the paper",
+    "prepare": "turn a corpus into a prepared folder: cleaned, tokenised, binary",
+    "train": "train a model from a configuration file",
+    "branch": "branch a trained model out (proximal initialisation)",
+    "translate": "translate lines from standard input",
+    "interactive": "translate line by line as you type",
+    "evaluate": "score a model on a split of its corpus",
+    "inspect": "draw the attention of every branch for one sentence",
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one verb; give back the exit status (0 done, 2 wrong input, 130 interrupted)."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    parser = _parser(verb=next((word for word in words if word in VERBS), None))
+    args, rest = parser.parse_known_args(words)
+    if rest and not getattr(args, "takes_overrides", False):
+        parser.error(f"unrecognised arguments: {' '.join(rest)}")
+    args.overrides = rest
+    try:
+        return importlib.import_module(f"multibranch.cli.{args.verb}").run(args) or 0
+    except UserError as error:
+        print(f"multibranch {args.verb}: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print(f"multibranch {args.verb}: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # The reader of our output has gone (`| head`); Python would complain again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _parser(verb: str | None) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="multibranch",
+        description="Train, run, study and ship Multi-branch Attentive Transformers.",
+    )
+    parser.add_argument("--version", action="version", version=f"multibranch {__version__}")
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
+    for name, help_line in VERBS.items():
+        if name == verb:
+            module = importlib.import_module(f"multibranch.cli.{name}")
+            sub = verbs.add_parser(
+                name,
+                help=help_line,
+                description=module.__doc__,
+                formatter_class=argparse.RawDescriptionHelpFormatter,
+            )
+            module.add_arguments(sub)
+        else:
+            verbs.add_parser(name, help=help_line)
+    return parser
