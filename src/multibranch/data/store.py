@@ -155,6 +155,17 @@ class PairStore:
         """Where each target begins in ``target_ids``: (pairs + 1,) int64."""
         return _offsets(self.target_lengths)
 
+    def load(self, *, at_most: int) -> None:
+        """Copy the ids of each side into memory, unless they take more than ``at_most`` bytes.
+
+        Gathering shuffled pairs from a mapped file costs a page fault a pair until the whole file
+        has been seen.
+        """
+        if isinstance(self.source_ids, np.memmap) and self.source_ids.nbytes <= at_most:
+            self.source_ids = np.array(self.source_ids)
+        if isinstance(self.target_ids, np.memmap) and self.target_ids.nbytes <= at_most:
+            self.target_ids = np.array(self.target_ids)
+
     def source(self, index: int) -> np.ndarray:
         """The ids of one source, end-of-sentence included."""
         return self.source_ids[self.source_offsets[index] : self.source_offsets[index + 1]]
