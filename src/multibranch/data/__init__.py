@@ -4,6 +4,18 @@
 cut a split of it into batches.
 """
 
+from multibranch.data.batch import PackedBatch, PaddedBatch
+from multibranch.data.batches import PackedBatches, PaddedBatches
+from multibranch.data.layout import LengthReport
 from multibranch.data.store import PairStore, PreparedData, StoreWriter
 
-__all__ = ["PairStore", "PreparedData", "StoreWriter"]
+__all__ = [
+    "LengthReport",
+    "PackedBatch",
+    "PackedBatches",
+    "PaddedBatch",
+    "PaddedBatches",
+    "PairStore",
+    "PreparedData",
+    "StoreWriter",
+]
