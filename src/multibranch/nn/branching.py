@@ -1,0 +1,223 @@
+"""From one branch to many and back: proximal initialisation, folding and pruning.
+
+`branch_out` is Section 3.3: every attention layer of a trained one-branch model is copied N_a
+times. Since branches are averaged, the branched model computes exactly what the model computed.
+`fold` writes the branches as the heads of a one-branch model, for engines that know no branches.
+`prune` keeps some of the branches of a trained model.
+
+All three take a MultiBranchTransformer, a MultiBranchEncoder or a single MultiBranchAttention, and
+leave it as it was.
+"""
+
+import copy
+import warnings
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from multibranch.nn.attention import MultiBranchAttention
+from multibranch.nn.drop import branch_factor
+
+Model = TypeVar("Model", bound=nn.Module)
+
+
+def branch_out(model: Model, *, branches: int, noise: float = 0.0, how: str = "error") -> Model:
+    """Proximal initialisation: the same function, with `branches` copies of every attention branch.
+
+    Args:
+        model: a trained one-branch model.
+        branches: N_a.
+        noise: deviation of normal noise on the copies' weights, relative to each weight's own
+            deviation; the first copy stays as it is. Above 0 the function is only nearly the same.
+        how: what to do with a layer that already has branches: "error", or "tile" to repeat them
+            all (then `branches` must be a multiple of what the layer has).
+    """
+    if how not in ("error", "tile"):
+        raise ValueError(f'how must be "error" or "tile", not {how!r}')
+    if branches < 1:
+        raise ValueError(f"branches must be at least 1, not {branches}")
+
+    def copies(layer: MultiBranchAttention) -> MultiBranchAttention:
+        if layer.branches > 1 and how == "error":
+            raise ValueError(
+                f"the model already has {layer.branches} branches: branch out a one-branch model, "
+                'or repeat its branches with how="tile"'
+            )
+        if branches % layer.branches:
+            raise ValueError(
+                f"{branches} branches cannot be made by repeating {layer.branches}: "
+                "choose a multiple"
+            )
+        index = torch.arange(branches) % layer.branches
+        branched = _with_branches(layer, index)
+        # Identical branches, averaged, are each of them: only the released scale needs a factor.
+        _scale_output(branched, _average(layer) / _average(branched))
+        if noise:
+            _add_noise(branched, noise)
+        return branched
+
+    branched = _replace_attention(model, copies)
+    if branches > 1 and not noise and not _can_part(branched):
+        warnings.warn(
+            "the branches are equal, and with drop_branch and attention dropout at 0 they receive "
+            "equal updates and stay equal for ever: set drop_branch above 0, or give noise",
+            stacklevel=2,
+        )
+    return branched
+
+
+def fold(model: Model) -> Model:
+    """The same function as a one-branch model whose every layer has N_a·m heads of width d/m."""
+
+    def folded(layer: MultiBranchAttention) -> MultiBranchAttention:
+        one = _like(layer, branches=1, heads=layer.branches * layer.heads)
+        one.drop_branch = 0.0
+        scale = branch_factor(layer.branches, layer.branch_scale)
+        with torch.no_grad():
+            one.qkv_weight.copy_(layer.qkv_weight.flatten(1, 2).unsqueeze(1))
+            one.out_weight.copy_(layer.out_weight.flatten(0, 1).unsqueeze(0) * scale)
+            if layer.qkv_bias is not None and one.qkv_bias is not None:
+                one.qkv_bias.copy_(layer.qkv_bias.flatten(1, 2).unsqueeze(1))
+            if layer.out_bias is not None and one.out_bias is not None:
+                one.out_bias.copy_(layer.out_bias.sum(0, keepdim=True) * scale)
+        return one
+
+    return _replace_attention(model, folded)
+
+
+def prune(model: Model, *, keep: int | Sequence[int]) -> Model:
+    """The model with fewer branches: the first `keep`, or those that `keep` lists, from 0.
+
+    The branches that stay are averaged among themselves, so that pruning equal copies changes
+    nothing.
+    """
+
+    def pruned(layer: MultiBranchAttention) -> MultiBranchAttention:
+        kept = list(range(keep)) if isinstance(keep, int) else list(keep)
+        wrong = [branch for branch in kept if not 0 <= branch < layer.branches]
+        if wrong or not kept or len(set(kept)) < len(kept):
+            raise ValueError(
+                f"cannot keep branches {kept} of a layer whose branches are "
+                f"0 to {layer.branches - 1}: list each at most once, and at least one"
+            )
+        fewer = _with_branches(layer, torch.tensor(kept))
+        _scale_output(fewer, _average(layer) / _average(fewer))
+        return fewer
+
+    return _replace_attention(model, pruned)
+
+
+def branch_similarity(model: nn.Module) -> dict[str, float]:
+    """Mean cosine between the weights of each two branches, by attention layer.
+
+    1 while the branches are copies of each other; drop-branch is there to make it fall. Layers of
+    one branch are left out.
+    """
+    similarity = {}
+    for name, layer in model.named_modules():
+        if isinstance(layer, MultiBranchAttention) and layer.branches > 1:
+            vectors = torch.cat(
+                [
+                    layer.qkv_weight.detach().transpose(0, 1).flatten(1),
+                    layer.out_weight.detach().flatten(1),
+                ],
+                dim=1,
+            ).float()
+            unit = F.normalize(vectors, dim=1)
+            cosine = unit @ unit.t()
+            pairs = torch.triu_indices(layer.branches, layer.branches, offset=1)
+            similarity[name] = float(cosine[pairs[0], pairs[1]].mean())
+    return similarity
+
+
+def _average(layer: MultiBranchAttention) -> float:
+    """What the layer's scale makes of equal branches: 1 for the paper's, 1/N_a for the released."""
+    return branch_factor(layer.branches, layer.branch_scale) * layer.branches
+
+
+def _replace_attention(
+    model: Model, change: Callable[[MultiBranchAttention], MultiBranchAttention]
+) -> Model:
+    """A copy of the model with every attention layer changed, and its settings brought in line."""
+    if isinstance(model, MultiBranchAttention):
+        return change(model).train(model.training)  # type: ignore[return-value]
+    changed = copy.deepcopy(model)
+    layers = []
+    for block in changed.blocks:  # type: ignore[union-attr,operator]
+        for name in ("attention", "cross_attention"):
+            layer = getattr(block, name, None)
+            if layer is not None:
+                setattr(block, name, change(layer).train(layer.training))
+        layers.append(block.attention)
+    settings = changed.settings  # type: ignore[union-attr]
+    settings["branches"] = _one_or_all([layer.branches for layer in layers])
+    settings["drop_branch"] = _one_or_all([layer.drop_branch for layer in layers])
+    settings["heads"] = _one_or_all([layer.heads for layer in layers])
+    first = layers[0]
+    settings["head_width"] = (
+        None if first.head_width * first.heads == first.width else first.head_width
+    )
+    return changed
+
+
+def _one_or_all(values: list) -> object:
+    """A list of equal values as that value."""
+    return values[0] if len(set(values)) == 1 else values
+
+
+def _like(layer: MultiBranchAttention, *, branches: int, heads: int) -> MultiBranchAttention:
+    """An attention layer with the same options, for other branches and heads."""
+    return MultiBranchAttention(
+        layer.width,
+        heads,
+        branches=branches,
+        drop_branch=layer.drop_branch,
+        drop_kind=layer.drop_kind,
+        dropout=layer.dropout,
+        branch_scale=layer.branch_scale,
+        bias=layer.qkv_bias is not None,
+        head_width=layer.head_width,
+        batch_first=layer.batch_first,
+        device=layer.qkv_weight.device,
+        dtype=layer.qkv_weight.dtype,
+    )
+
+
+def _with_branches(layer: MultiBranchAttention, index: Tensor) -> MultiBranchAttention:
+    """A layer whose branch i is branch index[i] of `layer`."""
+    chosen = _like(layer, branches=len(index), heads=layer.heads)
+    index = index.to(layer.qkv_weight.device)
+    with torch.no_grad():
+        chosen.qkv_weight.copy_(layer.qkv_weight[:, index])
+        chosen.out_weight.copy_(layer.out_weight[index])
+        if layer.qkv_bias is not None and chosen.qkv_bias is not None:
+            chosen.qkv_bias.copy_(layer.qkv_bias[:, index])
+        if layer.out_bias is not None and chosen.out_bias is not None:
+            chosen.out_bias.copy_(layer.out_bias[index])
+    return chosen
+
+
+def _scale_output(layer: MultiBranchAttention, factor: float) -> None:
+    if factor != 1:
+        with torch.no_grad():
+            layer.out_weight.mul_(factor)
+            if layer.out_bias is not None:
+                layer.out_bias.mul_(factor)
+
+
+def _add_noise(layer: MultiBranchAttention, noise: float) -> None:
+    with torch.no_grad():
+        for weight in (layer.qkv_weight[:, 1:], layer.out_weight[1:]):
+            weight.add_(torch.randn_like(weight) * weight.std() * noise)
+
+
+def _can_part(model: nn.Module) -> bool:
+    """Whether anything in training treats equal branches differently."""
+    return all(
+        layer.drop_branch > 0 or layer.dropout > 0
+        for layer in model.modules()
+        if isinstance(layer, MultiBranchAttention) and layer.branches > 1
+    )

@@ -1,0 +1,79 @@
+"""Tokens and their positions as states: embedding · √d + position, then dropout."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class TokenEmbedding(nn.Module):
+    """Embeds tokens and adds their positions.
+
+    Args:
+        vocabulary: how many tokens there are.
+        width: d, the width of the states.
+        padding: the id whose embedding stays zero.
+        positions: "sinusoidal" (no parameters, any length) or "learned".
+        max_length: how many positions are learned.
+        dropout: dropout on the sum.
+        shared: another embedding whose token vectors this one uses too.
+    """
+
+    def __init__(
+        self,
+        vocabulary: int,
+        width: int,
+        *,
+        padding: int,
+        positions: str = "sinusoidal",
+        max_length: int = 1024,
+        dropout: float = 0.0,
+        shared: "TokenEmbedding | None" = None,
+    ) -> None:
+        super().__init__()
+        if positions not in ("sinusoidal", "learned"):
+            raise ValueError(f'positions must be "sinusoidal" or "learned", not {positions!r}')
+        if width % 2:
+            raise ValueError(f"width must be even for positions, not {width}")
+        self.width = width
+        self.max_length = max_length
+        self.dropout = dropout
+        self._shared = [] if shared is None else [shared]  # in a list: not a submodule of ours
+        self.padding = padding
+        if shared is None:
+            self.weight = nn.Parameter(torch.empty(vocabulary, width))
+        if positions == "learned":
+            self.positions = nn.Parameter(torch.empty(max_length, width))
+        else:
+            frequency = torch.exp(torch.arange(width // 2) * (-math.log(10000) / (width // 2 - 1)))
+            self.register_buffer("frequency", frequency, persistent=False)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Normal with deviation d^-½; the padding's vector is zero."""
+        if not self._shared:
+            nn.init.normal_(self.weight, std=self.width**-0.5)
+            with torch.no_grad():
+                self.weight[self.padding].zero_()
+        if hasattr(self, "positions"):
+            nn.init.normal_(self.positions, std=self.width**-0.5)
+
+    @property
+    def vectors(self) -> Tensor:
+        """The token vectors (vocabulary, d), ours or the shared ones."""
+        return self._shared[0].vectors if self._shared else self.weight
+
+    def forward(self, ids: Tensor, positions: Tensor) -> Tensor:
+        """ids (…) and positions, broadcastable to them, → states (…, d)"""
+        states = F.embedding(ids, self.vectors, padding_idx=self.padding) * math.sqrt(self.width)
+        states = states + self._encode(positions).to(states.dtype)
+        return F.dropout(states, self.dropout, self.training)
+
+    def _encode(self, positions: Tensor) -> Tensor:
+        """The positions' vectors (…, d)."""
+        if hasattr(self, "positions"):
+            # Positions past those learned share the last one: a long input still comes back.
+            return F.embedding(positions.clamp(max=self.max_length - 1), self.positions)
+        angles = positions.unsqueeze(-1).float() * self.frequency.float()
+        return torch.cat([angles.sin(), angles.cos()], dim=-1)

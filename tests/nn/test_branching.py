@@ -1,0 +1,172 @@
+"""Branching out, folding and pruning keep the function; drop-branch is what parts the copies."""
+
+import warnings
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from multibranch.nn import (
+    MultiBranchAttention,
+    MultiBranchEncoder,
+    MultiBranchTransformer,
+    branch_out,
+    branch_similarity,
+    fold,
+    prune,
+)
+
+
+def small_model(**changes) -> MultiBranchTransformer:
+    said = {
+        "source_vocabulary": 20,
+        "target_vocabulary": 20,
+        "width": 16,
+        "hidden": 32,
+        "heads": 2,
+        "encoder_layers": 2,
+        "decoder_layers": 2,
+        "branches": 1,
+        "drop_branch": 0.3,
+        "dropout": 0.0,
+    }
+    model = MultiBranchTransformer(**{**said, **changes})
+    for name, parameter in model.named_parameters():
+        if "bias" in name:
+            torch.nn.init.normal_(parameter, std=0.1)
+    return model
+
+
+SOURCE = torch.randint(4, 20, (3, 7), generator=torch.Generator().manual_seed(0))
+TARGET = torch.randint(4, 20, (3, 6), generator=torch.Generator().manual_seed(1))
+
+
+def logits(model: MultiBranchTransformer) -> torch.Tensor:
+    return model.eval()(SOURCE, TARGET)
+
+
+@pytest.mark.parametrize("branches", [2, 3, 4])
+@pytest.mark.parametrize("scale", ["paper", "released"])
+def test_branching_out_keeps_the_logits(branches, scale):
+    torch.manual_seed(0)
+    model = small_model(branch_scale=scale)
+    branched = branch_out(model, branches=branches)
+    torch.testing.assert_close(logits(branched), logits(model), rtol=1e-5, atol=1e-5)
+    assert branched.settings["branches"] == branches
+    assert branched.output_vectors is branched.source_embedding.vectors  # still one embedding
+    assert model.settings["branches"] == 1  # the original is left alone
+    d, layers = 16, 2 + 2 * 2
+    added = (branches - 1) * layers * (4 * d * d + 4 * d)
+    count = {m: sum(p.numel() for p in m.parameters()) for m in (model, branched)}
+    assert count[branched] - count[model] == added
+
+
+def train(model: MultiBranchTransformer, steps: int) -> None:
+    model.train()
+    optimiser = torch.optim.Adam(model.parameters(), lr=5e-3)
+    for step in range(steps):
+        torch.manual_seed(step)
+        output = model(SOURCE, TARGET)
+        loss = F.cross_entropy(output.flatten(0, 1), TARGET.roll(-1, 1).flatten())
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+
+
+def test_copies_stay_equal_without_drop_branch_and_part_with_it():
+    torch.manual_seed(0)
+    with pytest.warns(UserWarning, match="stay equal for ever"):
+        still = branch_out(small_model(drop_branch=0.0), branches=3)
+    parting = branch_out(small_model(drop_branch=0.3), branches=3)
+    assert len(branch_similarity(still)) == 2 + 2 * 2
+    train(still, 20)
+    train(parting, 20)
+    assert min(branch_similarity(still).values()) > 1 - 1e-5
+    for layer in still.modules():
+        if isinstance(layer, MultiBranchAttention):
+            torch.testing.assert_close(layer.qkv_weight[:, 0], layer.qkv_weight[:, 2])
+    assert max(branch_similarity(parting).values()) < 0.999
+
+
+def test_noise_parts_the_copies_at_once_and_silences_the_warning():
+    torch.manual_seed(0)
+    model = small_model(drop_branch=0.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        branched = branch_out(model, branches=2, noise=0.1)
+    assert max(branch_similarity(branched).values()) < 0.9999
+    layer, original = branched.encoder[0].attention, model.encoder[0].attention
+    assert torch.equal(layer.qkv_weight[:, 0], original.qkv_weight[:, 0])
+
+
+def test_a_branched_model_is_branched_again_only_when_told_how():
+    torch.manual_seed(0)
+    model = small_model(branches=2)
+    with pytest.raises(ValueError, match="already has 2 branches"):
+        branch_out(model, branches=4)
+    with pytest.raises(ValueError, match="choose a multiple"):
+        branch_out(model, branches=3, how="tile")
+    tiled = branch_out(model, branches=4, how="tile")
+    torch.testing.assert_close(logits(tiled), logits(model), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("scale", ["paper", "released"])
+@pytest.mark.parametrize("branches", [1, 3, [1, 2, 2, 4]])
+def test_folding_keeps_the_function(scale, branches):
+    torch.manual_seed(0)
+    model = small_model(branches=branches, branch_scale=scale)
+    folded = fold(model)
+    torch.testing.assert_close(logits(folded), logits(model), rtol=1e-5, atol=1e-5)
+    layers = [block.attention for block in folded.blocks]
+    assert all(layer.branches == 1 and layer.head_width == 8 for layer in layers)
+    if isinstance(branches, int):
+        assert folded.settings["heads"] == 2 * branches
+        again = MultiBranchTransformer(**folded.settings)
+        again.load_state_dict(folded.state_dict())
+        torch.testing.assert_close(logits(again), logits(folded))
+
+
+@pytest.mark.parametrize("scale", ["paper", "released"])
+def test_pruning_identical_copies_changes_nothing(scale):
+    torch.manual_seed(0)
+    model = small_model(branch_scale=scale)
+    branched = branch_out(model, branches=4)
+    for keep in (1, 2, [0, 3], [2]):
+        torch.testing.assert_close(
+            logits(prune(branched, keep=keep)), logits(model), rtol=1e-5, atol=1e-5
+        )
+
+
+def test_pruning_averages_the_branches_that_stay():
+    torch.manual_seed(0)
+    layer = MultiBranchAttention(16, 2, branches=3, batch_first=True)
+    states = torch.randn(2, 5, 16)
+    kept = prune(layer, keep=[2, 0])(states, states, states, need_weights=False)[0]
+    alone = [
+        prune(layer, keep=[branch])(states, states, states, need_weights=False)[0]
+        for branch in (0, 2)
+    ]
+    torch.testing.assert_close(kept, (alone[0] + alone[1]) / 2)
+
+
+@pytest.mark.parametrize("keep", [0, 4, [], [3], [-1], [1, 1]])
+def test_pruning_to_branches_that_are_not_there_is_refused(keep):
+    with pytest.raises(ValueError, match="cannot keep branches"):
+        prune(small_model(branches=3), keep=keep)
+
+
+def test_an_encoder_branches_out_too():
+    torch.manual_seed(0)
+    encoder = MultiBranchEncoder(
+        vocabulary=20,
+        width=16,
+        hidden=32,
+        heads=2,
+        encoder_layers=2,
+        branches=1,
+        drop_branch=0.1,
+        dropout=0.0,
+    )
+    branched = branch_out(encoder, branches=2)
+    torch.testing.assert_close(branched.eval()(SOURCE), encoder.eval()(SOURCE))
+    assert branched.settings["branches"] == 2
