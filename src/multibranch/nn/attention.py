@@ -8,6 +8,7 @@ columns before that product, and on its output bias.
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -90,7 +91,7 @@ class MultiBranchAttention(nn.Module):
         self.branch_scale = branch_scale
         self.batch_first = batch_first
         inner = heads * self.head_width
-        made = {"device": device, "dtype": dtype}
+        made: dict[str, Any] = {"device": device, "dtype": dtype}
         self.qkv_weight = nn.Parameter(torch.empty(3, branches, inner, width, **made))
         self.out_weight = nn.Parameter(torch.empty(branches, inner, width, **made))
         self.qkv_bias = nn.Parameter(torch.empty(3, branches, inner, **made)) if bias else None

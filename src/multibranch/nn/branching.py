@@ -12,7 +12,7 @@ leave it as it was.
 import copy
 import warnings
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -144,15 +144,15 @@ def _replace_attention(
     """A copy of the model with every attention layer changed, and its settings brought in line."""
     if isinstance(model, MultiBranchAttention):
         return change(model).train(model.training)  # type: ignore[return-value]
-    changed = copy.deepcopy(model)
+    changed: Any = copy.deepcopy(model)
     layers = []
-    for block in changed.blocks:  # type: ignore[union-attr,operator]
+    for block in changed.blocks:
         for name in ("attention", "cross_attention"):
             layer = getattr(block, name, None)
             if layer is not None:
                 setattr(block, name, change(layer).train(layer.training))
         layers.append(block.attention)
-    settings = changed.settings  # type: ignore[union-attr]
+    settings = changed.settings
     settings["branches"] = _one_or_all([layer.branches for layer in layers])
     settings["drop_branch"] = _one_or_all([layer.drop_branch for layer in layers])
     settings["heads"] = _one_or_all([layer.heads for layer in layers])

@@ -20,6 +20,8 @@ class TokenEmbedding(nn.Module):
         shared: another embedding whose token vectors this one uses too.
     """
 
+    frequency: Tensor
+
     def __init__(
         self,
         vocabulary: int,

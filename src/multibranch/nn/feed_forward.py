@@ -5,6 +5,7 @@ product sums over them. N_f = 1 is the paper's main model.
 """
 
 import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -70,7 +71,7 @@ class MultiBranchFeedForward(nn.Module):
         self.activation_dropout = activation_dropout
         self.branch_scale = branch_scale
         inner = hidden * (2 if activation == "swiglu" else 1)
-        made = {"device": device, "dtype": dtype}
+        made: dict[str, Any] = {"device": device, "dtype": dtype}
         self.in_weight = nn.Parameter(torch.empty(branches, inner, width, **made))
         self.out_weight = nn.Parameter(torch.empty(branches, hidden, width, **made))
         self.in_bias = nn.Parameter(torch.empty(branches, inner, **made)) if bias else None

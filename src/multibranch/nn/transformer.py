@@ -87,7 +87,7 @@ class _Stack(nn.Module):
     @property
     def blocks(self) -> list[EncoderBlock | DecoderBlock]:
         """All blocks, the encoder's first."""
-        return [*self.encoder, *getattr(self, "decoder", [])]  # type: ignore[list-item]
+        return [*self.encoder, *getattr(self, "decoder", ())]
 
     def drop_rates(self) -> Tensor:
         """ρ of every unit of the model, (units,), in the order of `keep`."""
@@ -209,7 +209,7 @@ class MultiBranchTransformer(_Stack):
                 f'{target_vocabulary} cannot share embeddings: set share_embeddings="target"'
             )
         self.padding = padding
-        embed = {
+        embed: dict[str, Any] = {
             "padding": padding,
             "positions": positions,
             "max_length": max_length,
