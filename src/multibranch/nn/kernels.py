@@ -1,0 +1,301 @@
+"""Attention over packed sequences: one function for self-attention, one for encoder-decoder.
+
+A packed batch is one axis of n tokens cut into sequences by `boundaries`; what lies behind the last
+boundary is the tail and belongs to no sequence. `make_segments` works out once a batch where every
+token's sequence starts and ends, and all layers share the result. All branches and heads are one
+dimension: h = N_a·m heads of width w.
+
+Two paths compute the same function. Triton kernels (nn/triton_kernels.py) run on a GPU, and on a
+CPU through Triton's interpreter when TRITON_INTERPRET=1 is set. Everywhere else, with attention
+dropout, or inside `use_reference()`, plain PyTorch pads the sequences, calls
+scaled_dot_product_attention and gathers the tokens back. Tokens that see no key (the tail) come out
+as zeros, with zero gradients, on both paths.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+_TRITON = False
+if torch.backends.cuda.is_built() or _INTERPRETED:
+    try:
+        from multibranch.nn import triton_kernels  # noqa: F401 (registers the operators)
+
+        _TRITON = True
+    except ImportError:
+        pass
+
+_KERNEL_TYPES = (torch.bfloat16, torch.float16, torch.float32)
+_KERNEL_WIDTHS = (16, 32, 64, 128)
+_reference_only = False
+_Result = TypeVar("_Result")
+
+
+@contextmanager
+def use_reference() -> Iterator[None]:
+    """Inside this context the plain PyTorch path computes everything, whatever the device."""
+    global _reference_only
+    before, _reference_only = _reference_only, True
+    try:
+        yield
+    finally:
+        _reference_only = before
+
+
+def _kernels_run(states: Tensor, dropout_p: float) -> bool:
+    """Whether the Triton kernels take this call: a matter of device, type, width and settings."""
+    return (
+        _TRITON
+        and not _reference_only
+        and dropout_p == 0
+        and (states.is_cuda or _INTERPRETED)
+        and states.dtype in _KERNEL_TYPES
+        and states.shape[-1] in _KERNEL_WIDTHS
+        and states.shape[0] > 0
+    )
+
+
+class Segments(NamedTuple):
+    """Where the sequences of a packed batch lie: made once a batch, shared by all layers."""
+
+    boundaries: (
+        Tensor  # (sequences + 1,) int32: sequence i is tokens[boundaries[i]:boundaries[i + 1]]
+    )
+    sequence: Tensor  # (n,) int32: the sequence of each token; the number of sequences in the tail
+    start: Tensor  # (n,) int32: where the token's sequence starts; the last boundary in the tail
+    end: Tensor  # (n,) int32: where it ends; the last boundary in the tail
+    position: Tensor  # (n,) int64: the token's place in its sequence; 0 in the tail
+    longest: int  # no sequence is longer
+    memo: dict[Any, Any]  # what one layer worked out for this batch and the next ones need too
+
+
+def make_segments(boundaries: Tensor, tokens: int, *, longest: int | None = None) -> Segments:
+    """Work out the segments of a packed batch.
+
+    Args:
+        boundaries: (sequences + 1,) integers that start with 0 and never fall; sequences may be
+            empty, as unused boundaries at the end are.
+        tokens: n, the length of the packed axis.
+        longest: a bound on the sequences' lengths, which the plain path pads to where reading the
+            boundaries would halt the device or break a compiled graph.
+    """
+    if boundaries.dim() != 1 or boundaries.shape[0] < 2:
+        raise ValueError(
+            f"boundaries must be (sequences + 1,) integers, not of shape {tuple(boundaries.shape)}"
+        )
+    boundaries = boundaries.to(torch.int32)
+    place = torch.arange(tokens, dtype=torch.int32, device=boundaries.device)
+    sequence = torch.searchsorted(boundaries, place, right=True, out_int32=True) - 1
+    start, end = _span(boundaries, sequence)
+    position = torch.where(start < end, place - start, 0).long()
+    longest = tokens if longest is None else min(longest, tokens)
+    return Segments(boundaries, sequence, start, end, position, longest, {})
+
+
+def _span(boundaries: Tensor, sequence: Tensor) -> tuple[Tensor, Tensor]:
+    """Start and end of the given sequences; the tail's is the empty span at the last boundary."""
+    last = boundaries.shape[0] - 1
+    return boundaries[sequence], boundaries[(sequence + 1).clamp(max=last)]
+
+
+def packed_self_attention(
+    qkv: Tensor,
+    segments: Segments,
+    *,
+    causal: bool = False,
+    head_scale: Tensor | None = None,
+    dropout_p: float = 0.0,
+) -> Tensor:
+    """Attention of every sequence to itself: qkv (n, 3, h, w) → (n, h, w).
+
+    Args:
+        causal: a token sees the tokens up to itself.
+        head_scale: (h,) a factor on each head's output, without gradient. The kernels do no work
+            for a head whose factor is zero; its output and gradients are zeros.
+        dropout_p: dropout on the attention weights (plain path only).
+    """
+    _check("qkv", qkv, (segments.sequence.shape[0], 3), 4, head_scale)
+    if _kernels_run(qkv, dropout_p):
+        intervals = _once(_intervals, segments, segments, causal)
+        qkv = qkv if qkv.stride(-1) == 1 else qkv.contiguous()
+        return torch.ops.multibranch.self_attention(qkv, *intervals, head_scale)[0]
+    padding = _once(_padding, segments, segments, causal)
+    return _padded_attention(qkv, None, padding, head_scale, dropout_p)
+
+
+def packed_cross_attention(
+    q: Tensor,
+    kv: Tensor,
+    segments: Segments,
+    memory_segments: Segments,
+    *,
+    head_scale: Tensor | None = None,
+    dropout_p: float = 0.0,
+) -> Tensor:
+    """Attention of sequence i of q to sequence i of kv: q (n, h, w), kv (s, 2, h, w) → (n, h, w).
+
+    `head_scale` and `dropout_p` are as in `packed_self_attention`.
+    """
+    if segments.boundaries.shape != memory_segments.boundaries.shape:
+        raise ValueError(
+            f"queries are cut into {segments.boundaries.shape[0] - 1} sequences, keys into "
+            f"{memory_segments.boundaries.shape[0] - 1}: give both the same number"
+        )
+    _check("q", q, (segments.sequence.shape[0],), 3, head_scale)
+    _check("kv", kv, (memory_segments.sequence.shape[0], 2), 4, head_scale)
+    if _kernels_run(q, dropout_p):
+        intervals = _once(_intervals, segments, memory_segments, False)
+        q = q if q.stride(-1) == 1 else q.contiguous()
+        kv = kv if kv.stride(-1) == 1 else kv.contiguous()
+        return torch.ops.multibranch.cross_attention(q, kv, *intervals, head_scale)[0]
+    padding = _once(_padding, segments, memory_segments, False)
+    return _padded_attention(q, kv, padding, head_scale, dropout_p)
+
+
+def _check(
+    name: str, states: Tensor, leading: tuple[int, ...], dims: int, head_scale: Tensor | None
+) -> None:
+    if states.dim() != dims or states.shape[: len(leading)] != leading:
+        wanted = ", ".join([*map(str, leading), "heads", "width"])
+        raise ValueError(f"{name} must be ({wanted}), not {tuple(states.shape)}")
+    if head_scale is not None and head_scale.shape != states.shape[-2:-1]:
+        raise ValueError(
+            f"head_scale must hold one factor for each of {states.shape[-2]} heads, "
+            f"not {tuple(head_scale.shape)}"
+        )
+
+
+def _once(
+    work: Callable[[Segments, Segments, bool], _Result],
+    queries: Segments,
+    keys: Segments,
+    causal: bool,
+) -> _Result:
+    """Work for the first layer of a batch, and for all; a compiler shares such work by itself."""
+    if torch.compiler.is_compiling():
+        return work(queries, keys, causal)
+    name = (work.__name__, id(keys.boundaries), causal)
+    if name not in queries.memo:
+        # The keys' segments are kept beside the result, so that their id stays theirs.
+        queries.memo[name] = (work(queries, keys, causal), keys)
+    return queries.memo[name][0]
+
+
+def _intervals(
+    queries: Segments, keys: Segments, causal: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """key_start, key_end (n,): the keys each query sees. query_start, query_end (s,): the reverse.
+
+    None of the four ever falls along its axis, which is what the kernels build on.
+    """
+    if keys is not queries:
+        return *_span(keys.boundaries, queries.sequence), *_span(queries.boundaries, keys.sequence)
+    start, end = queries.start, queries.end
+    if not causal:
+        return start, end, start, end
+    place = torch.arange(start.shape[0], dtype=torch.int32, device=start.device)
+    return start, torch.minimum(end, place + 1), torch.maximum(start, place), end
+
+
+# -- The plain PyTorch path ----------------------------------------------------------------------
+
+
+class _Group(NamedTuple):
+    """Sequences of similar length, padded to the longest among them."""
+
+    query_slots: Tensor  # (g·t,) int64: the token that stands in each place of the padded queries
+    key_slots: Tensor  # (g·s,) int64: the same for the keys
+    mask: Tensor  # (g, 1, t, s) bool: True where a query sees a key
+
+
+class _Padding(NamedTuple):
+    groups: list[_Group]
+    place: Tensor  # (n,) int64: where each query stands among the padded queries of all groups
+    sees: Tensor  # (n, 1, 1) bool: whether it sees a key at all
+
+
+def _padding(queries: Segments, keys: Segments, causal: bool) -> _Padding:
+    """Lay the sequences out in padded groups."""
+    key_start, key_end, _, _ = _intervals(queries, keys, causal)
+    sequences = queries.boundaries.shape[0] - 1
+    base = torch.zeros(sequences + 1, dtype=torch.int64, device=queries.boundaries.device)
+    groups: list[_Group] = []
+    rows = 0
+    for members, t, s in _members(queries, keys):
+        query_slots = queries.boundaries[members].long()[:, None] + _range(t, members)
+        key_slots = keys.boundaries[members].long()[:, None] + _range(s, members)
+        base[members] = rows + _range(len(members), members) * t
+        rows += len(members) * t
+        query_slots_there = query_slots.clamp(max=queries.sequence.shape[0] - 1)
+        mask = key_slots[:, None, :] >= key_start[query_slots_there][:, :, None]
+        mask &= key_slots[:, None, :] < key_end[query_slots_there][:, :, None]
+        # Rows of padding see the first key, for a softmax over nothing would be NaN.
+        mask[:, :, 0] |= ~mask.any(-1)
+        key_slots_there = key_slots.clamp(max=keys.sequence.shape[0] - 1)
+        groups.append(
+            _Group(query_slots_there.flatten(), key_slots_there.flatten(), mask.unsqueeze(1))
+        )
+    place = (base[queries.sequence] + queries.position).clamp(max=max(rows - 1, 0))
+    return _Padding(groups, place, (key_start < key_end)[:, None, None])
+
+
+def _members(queries: Segments, keys: Segments) -> list[tuple[Tensor, int, int]]:
+    """The sequences of each group with the lengths to pad to, (members, t, s).
+
+    Where the boundaries can be read without halting a device or breaking a graph, lengths that
+    round up to the same power of two make one group, and empty sequences none. Elsewhere one group
+    holds them all.
+    """
+    device = queries.boundaries.device
+    if device.type != "cpu" or torch.compiler.is_compiling():
+        everyone = torch.arange(queries.boundaries.shape[0] - 1, device=device)
+        return [(everyone, queries.longest, keys.longest)]
+    t, s = queries.boundaries.diff(), keys.boundaries.diff()
+    size = torch.maximum(t, s).clamp(min=1).double().log2().ceil().int()
+    size[(t == 0) | (s == 0)] = -1
+    groups = []
+    for power in range(int(size.max()) + 1):
+        members = torch.nonzero(size == power).flatten()
+        if len(members):
+            groups.append((members, int(t[members].max()), int(s[members].max())))
+    return groups
+
+
+def _range(length: int, like: Tensor) -> Tensor:
+    return torch.arange(length, device=like.device)
+
+
+def _padded_attention(
+    first: Tensor,
+    kv: Tensor | None,
+    padding: _Padding,
+    head_scale: Tensor | None,
+    dropout_p: float,
+) -> Tensor:
+    """first: qkv (n, 3, h, w) with kv None, or q (n, h, w) with kv (s, 2, h, w) → (n, h, w)."""
+    outputs = []
+    for query_slots, key_slots, mask in padding.groups:
+        g, _, t, s = mask.shape
+        if kv is None:
+            q, k, v = first.index_select(0, query_slots).unflatten(0, (g, t)).unbind(2)
+        else:
+            q = first.index_select(0, query_slots).unflatten(0, (g, t))
+            k, v = kv.index_select(0, key_slots).unflatten(0, (g, s)).unbind(2)
+        attended = F.scaled_dot_product_attention(
+            q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), mask, dropout_p
+        )
+        outputs.append(attended.transpose(1, 2).flatten(0, 1))  # (g·t, h, w)
+    if not outputs:  # no query sees a key
+        return first.select(1, 0) * 0.0 if kv is None else first * 0.0
+    factor = padding.sees.to(first.dtype)
+    if head_scale is not None:
+        factor = factor * head_scale.to(first.dtype)[:, None]
+    return torch.cat(outputs).index_select(0, padding.place) * factor

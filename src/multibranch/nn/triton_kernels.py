@@ -1,0 +1,419 @@
+"""The Triton kernels behind `multibranch.nn.kernels`, and their registration as PyTorch operators.
+
+Attention over a packed batch: every query token sees one interval of the key tokens, and every key
+token is seen by one interval of the query tokens (`PackedLayout`). A program owns one tile of the
+packed axis for one head; the tile may hold several short sequences, and the program visits only the
+tokens between the first interval's start and the last one's end, masking what lies between. So the
+grid depends on the number of tokens alone (one CUDA graph serves every batch), no program is empty,
+and sentences of twenty tokens fill the tensor cores' tiles.
+
+Letters: n queries, s keys, h heads of all branches together (N_a·m), w the width of a head.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import Any, NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+_INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
+_LOG2_E = tl.constexpr(math.log2(math.e))
+
+
+class Tiles(NamedTuple):
+    """How a kernel is cut: tokens a program owns, tokens it visits at a time, warps, stages."""
+
+    own: int
+    visit: int
+    warps: int
+    stages: int
+
+
+def forward_tiles(width: int, itemsize: int) -> Tiles:
+    """The tiles of the forward kernel for a head width and an element size in bytes."""
+    if itemsize == 4:
+        return Tiles(32, 32, 4, 1)
+    return Tiles(64, 64, 4, 2) if width <= 64 else Tiles(64, 32, 4, 2)
+
+
+def backward_tiles(width: int, itemsize: int) -> Tiles:
+    """The tiles of the backward kernel for a head width and an element size in bytes."""
+    if itemsize == 4:
+        return Tiles(32, 32, 4, 1)
+    return Tiles(64, 32, 4, 2)
+
+
+@triton.jit
+def _dot(a, b):
+    """a·b in float32, of float32 operands too."""
+    if _INTERPRETED:  # the interpreter multiplies bfloat16 as if it were integers
+        a = a.to(tl.float32)
+        b = b.to(tl.float32)
+    return tl.dot(a, b, input_precision="ieee")
+
+
+@triton.jit
+def _rows(pointer, tokens, stride, there, WIDTH: tl.constexpr):
+    """One head's rows of the given tokens, (tokens, WIDTH); zeros where a token is not there."""
+    # 64 bits: tokens × stride passes 2³¹ for large batches of many heads.
+    places = tokens.to(tl.int64)[:, None] * stride + tl.arange(0, WIDTH)[None, :]
+    return tl.load(pointer + places, mask=there[:, None], other=0.0)
+
+
+@triton.jit
+def _store_rows(pointer, tokens, stride, there, values, WIDTH: tl.constexpr):
+    places = tokens.to(tl.int64)[:, None] * stride + tl.arange(0, WIDTH)[None, :]
+    tl.store(pointer + places, values.to(pointer.dtype.element_ty), mask=there[:, None])
+
+
+@triton.jit
+def _head_scale(pointer, head, SCALED: tl.constexpr):
+    if SCALED:
+        return tl.load(pointer + head).to(tl.float32)
+    else:
+        return tl.full([], 1.0, tl.float32)
+
+
+@triton.jit
+def _visited(start_pointer, end_pointer, tile, count, kept, OWN: tl.constexpr):
+    """The tokens a tile has to visit: from its first token's start to its last token's end.
+
+    Starts and ends never fall along the packed axis. A dropped head visits nothing.
+    """
+    first = tl.load(start_pointer + tile * OWN)
+    last = tl.load(end_pointer + tl.minimum(tile * OWN + OWN, count) - 1)
+    return first, tl.where(kept, last, first)
+
+
+@triton.jit
+def _attention_forward(
+    q, k, v, out, lse, key_start, key_end, head_scale,
+    q_row, q_head, kv_row, kv_head, out_row, out_head, queries, softmax_scale,
+    WIDTH: tl.constexpr, OWN: tl.constexpr, VISIT: tl.constexpr, SCALED: tl.constexpr,
+):  # fmt: skip
+    """One tile of queries, one head: softmax(q·kᵀ)·v over the visited keys, in one pass."""
+    tile = tl.program_id(0)
+    head = tl.program_id(1)
+    factor = _head_scale(head_scale, head, SCALED)
+    kept = factor != 0.0
+    tokens = tile * OWN + tl.arange(0, OWN)
+    inside = tokens < queries
+    needed = tokens < tl.where(kept, queries, 0)
+    start = tl.load(key_start + tokens, mask=inside, other=0)[:, None]
+    end = tl.load(key_end + tokens, mask=inside, other=0)[:, None]
+    first, last = _visited(key_start, key_end, tile, queries, kept, OWN)
+    q_tile = _rows(q + head * q_head, tokens, q_row, needed, WIDTH)
+
+    # A finite floor instead of −∞ keeps the rows that have met no key yet free of NaN.
+    highest = tl.full([OWN], -1.0e30, tl.float32)
+    total = tl.zeros([OWN], tl.float32)
+    gathered = tl.zeros([OWN, WIDTH], tl.float32)
+    for position in range(first, last, VISIT):
+        keys = position + tl.arange(0, VISIT)
+        there = keys < last
+        k_tile = _rows(k + head * kv_head, keys, kv_row, there, WIDTH)
+        scores = _dot(q_tile, tl.trans(k_tile))
+        seen = (keys[None, :] >= start) & (keys[None, :] < end)
+        scores = tl.where(seen, scores * (softmax_scale * _LOG2_E), -1.0e30)
+        risen = tl.maximum(highest, tl.max(scores, 1))
+        weights = tl.where(seen, tl.exp2(scores - risen[:, None]), 0.0)
+        shrink = tl.exp2(highest - risen)
+        total = total * shrink + tl.sum(weights, 1)
+        v_tile = _rows(v + head * kv_head, keys, kv_row, there, WIDTH)
+        gathered = gathered * shrink[:, None]
+        gathered += _dot(weights.to(v_tile.dtype), v_tile)
+        highest = risen
+
+    alone = total == 0.0
+    total = tl.where(alone, 1.0, total)
+    result = gathered * (factor / total)[:, None]
+    _store_rows(out + head * out_head, tokens, out_row, inside, result, WIDTH)
+    log_sum = tl.where(alone, 0.0, highest + tl.log2(total))
+    tl.store(lse + head * queries + tokens, log_sum, mask=inside)
+
+
+@triton.jit
+def _query_gradient(
+    q, k, v, out, lse, grad, dq, key_start, key_end, factor, tile,
+    q_row, kv_row, out_row, grad_row, dq_row, queries, softmax_scale,
+    WIDTH: tl.constexpr, OWN: tl.constexpr, VISIT: tl.constexpr,
+):  # fmt: skip
+    """dq of one tile of queries: the keys they see pass by."""
+    kept = factor != 0.0
+    tokens = tile * OWN + tl.arange(0, OWN)
+    inside = tokens < queries
+    needed = tokens < tl.where(kept, queries, 0)
+    start = tl.load(key_start + tokens, mask=inside, other=0)[:, None]
+    end = tl.load(key_end + tokens, mask=inside, other=0)[:, None]
+    first, last = _visited(key_start, key_end, tile, queries, kept, OWN)
+    q_tile = _rows(q, tokens, q_row, needed, WIDTH)
+    grad_tile = _rows(grad, tokens, grad_row, needed, WIDTH)
+    out_tile = _rows(out, tokens, out_row, needed, WIDTH)
+    delta = tl.sum(grad_tile.to(tl.float32) * out_tile.to(tl.float32), 1)[:, None]
+    log_sum = tl.load(lse + tokens, mask=inside, other=0.0)[:, None]
+
+    result = tl.zeros([OWN, WIDTH], tl.float32)
+    for position in range(first, last, VISIT):
+        keys = position + tl.arange(0, VISIT)
+        there = keys < last
+        k_tile = _rows(k, keys, kv_row, there, WIDTH)
+        v_tile = _rows(v, keys, kv_row, there, WIDTH)
+        scores = _dot(q_tile, tl.trans(k_tile))
+        seen = (keys[None, :] >= start) & (keys[None, :] < end)
+        weights = tl.where(seen, tl.exp2(scores * (softmax_scale * _LOG2_E) - log_sum), 0.0)
+        d_weights = _dot(grad_tile, tl.trans(v_tile)) * factor
+        d_scores = (weights * (d_weights - delta)).to(k_tile.dtype)
+        result += _dot(d_scores, k_tile)
+    _store_rows(dq, tokens, dq_row, inside, result * softmax_scale, WIDTH)
+
+
+@triton.jit
+def _key_value_gradient(
+    q, k, v, out, lse, grad, dk, dv, query_start, query_end, factor, tile,
+    q_row, kv_row, out_row, grad_row, dkv_row, keys_count, softmax_scale,
+    WIDTH: tl.constexpr, OWN: tl.constexpr, VISIT: tl.constexpr,
+):  # fmt: skip
+    """dk and dv of one tile of keys: the queries that see them pass by; all tiles transposed."""
+    kept = factor != 0.0
+    tokens = tile * OWN + tl.arange(0, OWN)
+    inside = tokens < keys_count
+    needed = tokens < tl.where(kept, keys_count, 0)
+    start = tl.load(query_start + tokens, mask=inside, other=0)[:, None]
+    end = tl.load(query_end + tokens, mask=inside, other=0)[:, None]
+    first, last = _visited(query_start, query_end, tile, keys_count, kept, OWN)
+    k_tile = _rows(k, tokens, kv_row, needed, WIDTH)
+    v_tile = _rows(v, tokens, kv_row, needed, WIDTH)
+
+    dk_tile = tl.zeros([OWN, WIDTH], tl.float32)
+    dv_tile = tl.zeros([OWN, WIDTH], tl.float32)
+    for position in range(first, last, VISIT):
+        queries = position + tl.arange(0, VISIT)
+        there = queries < last
+        q_tile = _rows(q, queries, q_row, there, WIDTH)
+        grad_tile = _rows(grad, queries, grad_row, there, WIDTH)
+        out_tile = _rows(out, queries, out_row, there, WIDTH)
+        delta = tl.sum(grad_tile.to(tl.float32) * out_tile.to(tl.float32), 1)[None, :]
+        log_sum = tl.load(lse + queries, mask=there, other=0.0)[None, :]
+        scores = _dot(k_tile, tl.trans(q_tile))
+        seen = (queries[None, :] >= start) & (queries[None, :] < end)
+        weights = tl.where(seen, tl.exp2(scores * (softmax_scale * _LOG2_E) - log_sum), 0.0)
+        dv_tile += _dot(weights.to(grad_tile.dtype), grad_tile)
+        d_weights = _dot(v_tile, tl.trans(grad_tile)) * factor
+        d_scores = (weights * (d_weights - delta)).to(q_tile.dtype)
+        dk_tile += _dot(d_scores, q_tile)
+    _store_rows(dk, tokens, dkv_row, inside, dk_tile * softmax_scale, WIDTH)
+    _store_rows(dv, tokens, dkv_row, inside, dv_tile * factor, WIDTH)
+
+
+@triton.jit
+def _attention_backward(
+    q, k, v, out, lse, grad, dq, dk, dv, key_start, key_end, query_start, query_end, head_scale,
+    q_row, q_head, kv_row, kv_head, out_row, out_head, grad_row, grad_head,
+    dq_row, dq_head, dkv_row, dkv_head, queries, keys, softmax_scale,
+    WIDTH: tl.constexpr, OWN: tl.constexpr, VISIT: tl.constexpr, SCALED: tl.constexpr,
+):  # fmt: skip
+    """Both halves of the backward pass in one launch: tiles of keys first, then tiles of queries.
+
+    The softmax is rebuilt from the saved log-sum, and the row sums of grad·out are formed on the
+    way: cheaper than a launch of their own.
+    """
+    tile = tl.program_id(0)
+    head = tl.program_id(1)
+    factor = _head_scale(head_scale, head, SCALED)
+    q += head * q_head
+    k += head * kv_head
+    v += head * kv_head
+    out += head * out_head
+    grad += head * grad_head
+    lse += head * queries
+    key_tiles = tl.cdiv(keys, OWN)
+    if tile < key_tiles:
+        _key_value_gradient(
+            q, k, v, out, lse, grad, dk + head * dkv_head, dv + head * dkv_head,
+            query_start, query_end, factor, tile,
+            q_row, kv_row, out_row, grad_row, dkv_row, keys, softmax_scale,
+            WIDTH, OWN, VISIT,
+        )  # fmt: skip
+    else:
+        _query_gradient(
+            q, k, v, out, lse, grad, dq + head * dq_head, key_start, key_end, factor,
+            tile - key_tiles,
+            q_row, kv_row, out_row, grad_row, dq_row, queries, softmax_scale,
+            WIDTH, OWN, VISIT,
+        )  # fmt: skip
+
+
+def launch_forward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    key_start: Tensor,
+    key_end: Tensor,
+    head_scale: Tensor | None,
+    tiles: Tiles | None = None,
+) -> tuple[Tensor, Tensor]:
+    """q (n, h, w), k and v (s, h, w) of equal strides → out (n, h, w), log₂-sums (h, n) float32."""
+    queries, heads, width = q.shape
+    out = torch.empty((queries, heads, width), dtype=q.dtype, device=q.device)
+    lse = torch.empty((heads, queries), dtype=torch.float32, device=q.device)
+    tiles = tiles or forward_tiles(width, q.element_size())
+    with torch.cuda.device_of(q):
+        _attention_forward[(triton.cdiv(queries, tiles.own), heads)](
+            q, k, v, out, lse, key_start, key_end, lse if head_scale is None else head_scale,
+            q.stride(0), q.stride(1), k.stride(0), k.stride(1), out.stride(0), out.stride(1),
+            queries, 1.0 / math.sqrt(width),
+            WIDTH=width, OWN=tiles.own, VISIT=tiles.visit, SCALED=head_scale is not None,
+            num_warps=tiles.warps, num_stages=tiles.stages,
+        )  # fmt: skip
+    return out, lse
+
+
+def launch_backward(
+    grad: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    intervals: tuple[Tensor, Tensor, Tensor, Tensor],
+    head_scale: Tensor | None,
+    gradients: tuple[Tensor, Tensor, Tensor],
+    tiles: Tiles | None = None,
+) -> None:
+    """Write every element of dq (n, h, w), and of dk and dv (s, h, w), which have equal strides."""
+    (queries, heads, width), keys = q.shape, k.shape[0]
+    dq, dk, dv = gradients
+    grad = grad if grad.stride(-1) == 1 else grad.contiguous()
+    tiles = tiles or backward_tiles(width, q.element_size())
+    programs = triton.cdiv(keys, tiles.own) + triton.cdiv(queries, tiles.own)
+    with torch.cuda.device_of(q):
+        _attention_backward[(programs, heads)](
+            q, k, v, out, lse, grad, dq, dk, dv, *intervals,
+            lse if head_scale is None else head_scale,
+            q.stride(0), q.stride(1), k.stride(0), k.stride(1), out.stride(0), out.stride(1),
+            grad.stride(0), grad.stride(1), dq.stride(0), dq.stride(1), dk.stride(0), dk.stride(1),
+            queries, keys, 1.0 / math.sqrt(width),
+            WIDTH=width, OWN=tiles.own, VISIT=tiles.visit, SCALED=head_scale is not None,
+            num_warps=tiles.warps, num_stages=tiles.stages,
+        )  # fmt: skip
+
+
+# The operators: opaque to torch.compile, which meets one node for each launch.
+_INTERVALS = "Tensor key_start, Tensor key_end, Tensor query_start, Tensor query_end"
+_library = torch.library.Library("multibranch", "DEF")
+_library.define(f"self_attention(Tensor qkv, {_INTERVALS}, Tensor? scale) -> (Tensor, Tensor)")
+_library.define(
+    f"self_attention_backward(Tensor grad, Tensor qkv, Tensor out, Tensor lse, {_INTERVALS}, "
+    "Tensor? scale) -> Tensor"
+)
+_library.define(
+    f"cross_attention(Tensor q, Tensor kv, {_INTERVALS}, Tensor? scale) -> (Tensor, Tensor)"
+)
+_library.define(
+    "cross_attention_backward(Tensor grad, Tensor q, Tensor kv, Tensor out, Tensor lse, "
+    f"{_INTERVALS}, Tensor? scale) -> (Tensor, Tensor)"
+)
+
+
+def _self_attention(
+    qkv: Tensor, key_start: Tensor, key_end: Tensor, query_start: Tensor, query_end: Tensor,
+    scale: Tensor | None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    q, k, v = qkv.unbind(1)
+    return launch_forward(q, k, v, key_start, key_end, scale)
+
+
+def _self_attention_backward(
+    grad: Tensor, qkv: Tensor, out: Tensor, lse: Tensor,
+    key_start: Tensor, key_end: Tensor, query_start: Tensor, query_end: Tensor,
+    scale: Tensor | None,
+) -> Tensor:  # fmt: skip
+    q, k, v = qkv.unbind(1)
+    gradient = torch.empty(qkv.shape, dtype=qkv.dtype, device=qkv.device)
+    intervals = (key_start, key_end, query_start, query_end)
+    dq, dk, dv = gradient.unbind(1)
+    launch_backward(grad, q, k, v, out, lse, intervals, scale, (dq, dk, dv))
+    return gradient
+
+
+def _cross_attention(
+    q: Tensor, kv: Tensor,
+    key_start: Tensor, key_end: Tensor, query_start: Tensor, query_end: Tensor,
+    scale: Tensor | None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    k, v = kv.unbind(1)
+    return launch_forward(q, k, v, key_start, key_end, scale)
+
+
+def _cross_attention_backward(
+    grad: Tensor, q: Tensor, kv: Tensor, out: Tensor, lse: Tensor,
+    key_start: Tensor, key_end: Tensor, query_start: Tensor, query_end: Tensor,
+    scale: Tensor | None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    k, v = kv.unbind(1)
+    dq = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    dkv = torch.empty(kv.shape, dtype=kv.dtype, device=kv.device)
+    intervals = (key_start, key_end, query_start, query_end)
+    dk, dv = dkv.unbind(1)
+    launch_backward(grad, q, k, v, out, lse, intervals, scale, (dq, dk, dv))
+    return dq, dkv
+
+
+def _fake_attention(q: Tensor, *_: Tensor | None) -> tuple[Tensor, Tensor]:
+    queries, heads, width = q.shape[0], q.shape[-2], q.shape[-1]
+    return q.new_empty((queries, heads, width)), q.new_empty((heads, queries), dtype=torch.float32)
+
+
+def _fake_cross_attention_backward(
+    grad: Tensor, q: Tensor, kv: Tensor, *_: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    return q.new_empty(q.shape), kv.new_empty(kv.shape)
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    *tensors, scale = inputs
+    ctx.mark_non_differentiable(output[1])
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(*tensors, *output, scale)
+
+
+def _self_attention_gradient(ctx: Any, grad: Tensor | None, _: Tensor | None) -> tuple[Any, ...]:
+    if grad is None:
+        return (None,) * 6
+    qkv, *intervals, out, lse, scale = ctx.saved_tensors
+    backward = torch.ops.multibranch.self_attention_backward
+    return backward(grad, qkv, out, lse, *intervals, scale), None, None, None, None, None
+
+
+def _cross_attention_gradient(ctx: Any, grad: Tensor | None, _: Tensor | None) -> tuple[Any, ...]:
+    if grad is None:
+        return (None,) * 7
+    q, kv, *intervals, out, lse, scale = ctx.saved_tensors
+    backward = torch.ops.multibranch.cross_attention_backward
+    return *backward(grad, q, kv, out, lse, *intervals, scale), None, None, None, None, None
+
+
+for _name, _launch, _fake in (
+    ("self_attention", _self_attention, _fake_attention),
+    (
+        "self_attention_backward",
+        _self_attention_backward,
+        lambda grad, qkv, *_: qkv.new_empty(qkv.shape),
+    ),
+    ("cross_attention", _cross_attention, _fake_attention),
+    ("cross_attention_backward", _cross_attention_backward, _fake_cross_attention_backward),
+):
+    _library.impl(_name, _launch, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"multibranch::{_name}", _fake, lib=_library)
+for _name, _gradient in (
+    ("self_attention", _self_attention_gradient),
+    ("cross_attention", _cross_attention_gradient),
+):
+    torch.library.register_autograd(
+        f"multibranch::{_name}", _gradient, setup_context=_save, lib=_library
+    )
