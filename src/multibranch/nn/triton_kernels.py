@@ -37,14 +37,14 @@ class Tiles(NamedTuple):
 def forward_tiles(width: int, itemsize: int) -> Tiles:
     """The tiles of the forward kernel for a head width and an element size in bytes."""
     if itemsize == 4:
-        return Tiles(32, 32, 4, 1)
+        return Tiles(32, 32, 4 if width <= 32 else 8, 1)
     return Tiles(64, 64, 4, 2) if width <= 64 else Tiles(64, 32, 4, 2)
 
 
 def backward_tiles(width: int, itemsize: int) -> Tiles:
     """The tiles of the backward kernel for a head width and an element size in bytes."""
     if itemsize == 4:
-        return Tiles(32, 32, 4, 1)
+        return Tiles(32, 32, 4 if width <= 32 else 8, 1)
     return Tiles(64, 32, 4, 2)
 
 
@@ -90,7 +90,7 @@ def _visited(start_pointer, end_pointer, tile, count, kept, OWN: tl.constexpr):
     return first, tl.where(kept, last, first)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["queries"])
 def _attention_forward(
     q, k, v, out, lse, key_start, key_end, head_scale,
     q_row, q_head, kv_row, kv_head, out_row, out_head, queries, softmax_scale,
@@ -210,7 +210,7 @@ def _key_value_gradient(
     _store_rows(dv, tokens, dkv_row, inside, dv_tile * factor, WIDTH)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["queries", "keys"])
 def _attention_backward(
     q, k, v, out, lse, grad, dq, dk, dv, key_start, key_end, query_start, query_end, head_scale,
     q_row, q_head, kv_row, kv_head, out_row, out_head, grad_row, grad_head,
