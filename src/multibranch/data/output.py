@@ -1,0 +1,212 @@
+"""The folder that a preparation leaves: whole, or not there at all.
+
+Work is done in ``.NAME.partial-PID`` beside the output and moved to its name in one step at the
+end. The manifest in it says what it was made from and how, so that the same request finds the work
+done, and another one is told what differs.
+"""
+
+import errno
+import json
+import os
+import shutil
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from multibranch import __version__
+from multibranch.data.files import Source, sha256
+from multibranch.errors import UserError
+
+MANIFEST = "manifest.json"
+FORMAT = 1
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class Workshop:
+    """A context in which a folder is filled; leaving it by an exception leaves nothing behind."""
+
+    def __init__(self, output: Path, *, overwrite: bool = False) -> None:
+        self.output = output.absolute()
+        self.folder = self.output.with_name(f".{self.output.name}.partial-{os.getpid()}")
+        self._overwrite = overwrite
+
+    def __enter__(self) -> Path:
+        try:
+            self.output.parent.mkdir(parents=True, exist_ok=True)
+            self._sweep()
+            self.folder.mkdir()
+        except OSError as error:
+            raise UserError(
+                f"{self.output.parent} cannot be written to ({error.strerror}); choose another "
+                "--output."
+            ) from error
+        return self.folder
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            if error is None:
+                self._publish()
+        except OSError as failure:
+            error = failure
+        finally:
+            shutil.rmtree(self.folder, ignore_errors=True)
+        if isinstance(error, OSError):
+            raise self._sentence(error) from error
+
+    def _publish(self) -> None:
+        for path in self.folder.iterdir():
+            if path.is_file():
+                with path.open("rb") as file:
+                    os.fsync(file.fileno())
+        if self._overwrite and self.output.exists():
+            old = self.folder / "replaced"
+            self.output.replace(old)
+            # What is inside moves out first: the old folder dies with the workshop.
+            fresh = self.folder.with_name(self.folder.name + "-fresh")
+            fresh.mkdir()
+            for path in list(self.folder.iterdir()):
+                if path != old:
+                    path.replace(fresh / path.name)
+            fresh.replace(self.output)
+        else:
+            self.folder.replace(self.output)
+
+    def _sweep(self) -> None:
+        """Remove what runs that were killed have left."""
+        for path in self.output.parent.glob(f".{self.output.name}.partial-*"):
+            pid = path.name.rpartition("-")[2]
+            if not pid.isdecimal() or not _alive(int(pid)) or int(pid) == os.getpid():
+                shutil.rmtree(path, ignore_errors=True)
+
+    def _sentence(self, error: OSError) -> UserError:
+        if error.errno in _NO_ROOM:
+            return UserError(
+                f"the disk has no room left for {self.output} ({error.strerror}); free some space "
+                "or choose another --output. Nothing was left behind."
+            )
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+            return UserError(
+                f"{self.output} appeared while it was being prepared; look at what made it, and "
+                "run again."
+            )
+        where = f" ({error.filename})" if error.filename else ""
+        return UserError(f"{self.output} could not be prepared: {error.strerror}{where}.")
+
+
+def describe_inputs(sources: Iterable[Source]) -> list[dict[str, Any]]:
+    """Name, size and checksum of the files on the disk that hold ``sources``, each once."""
+    paths = sorted({source.path for source in sources})
+    return [
+        {"name": path.name, "bytes": path.stat().st_size, "sha256": sha256(path)} for path in paths
+    ]
+
+
+def describe_outputs(folder: Path) -> dict[str, Any]:
+    """Size and checksum of everything in ``folder``."""
+    return {
+        path.relative_to(folder).as_posix(): {
+            "bytes": path.stat().st_size,
+            "sha256": sha256(path),
+        }
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def write_manifest(
+    folder: Path,
+    *,
+    request: Mapping[str, Any],
+    results: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Write down what was asked for, what came of it, and the files that hold it."""
+    manifest = {
+        "format": FORMAT,
+        "version": __version__,
+        **request,
+        **results,
+        "files": describe_outputs(folder),
+    }
+    text = json.dumps(manifest, indent=2, ensure_ascii=False) + "\n"
+    (folder / MANIFEST).write_text(text, encoding="utf-8")
+    return manifest
+
+
+def finished(output: Path, request: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The manifest of ``output`` if it holds exactly what ``request`` asks for, None if it is free.
+
+    A folder that holds something else is a UserError that says what differs.
+    """
+    if not output.exists():
+        return None
+    path = output / MANIFEST
+    if not path.is_file():
+        if output.is_dir() and not any(output.iterdir()):
+            return None
+        raise UserError(
+            f"{output} exists and is not a prepared folder; choose another --output, or remove it."
+        )
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} is damaged ({error}); use --overwrite to prepare again.") from error
+    differences = [
+        key for key in request if _differs(manifest.get(key), request[key])
+    ]
+    if manifest.get("format") != FORMAT:
+        differences.insert(0, "format")
+    if differences:
+        raise UserError(
+            f"{output} was prepared from another request ({_tell(manifest, request, differences)})"
+            "; choose another --output, or use --overwrite to replace it."
+        )
+    for name, facts in manifest["files"].items():
+        file = output / name
+        if not file.is_file() or file.stat().st_size != facts["bytes"]:
+            raise UserError(
+                f"{file} is missing or changed since it was prepared; use --overwrite to prepare "
+                f"{output} again."
+            )
+    return manifest
+
+
+def _differs(there: Any, asked: Any) -> bool:
+    return json.dumps(there, sort_keys=True) != json.dumps(asked, sort_keys=True)
+
+
+def _tell(there: Mapping[str, Any], asked: Mapping[str, Any], keys: list[str]) -> str:
+    """The differences in words: "settings.lowercase is true there, false asked for"."""
+    told = []
+    for key in keys:
+        old, new = there.get(key), asked.get(key)
+        if isinstance(old, dict) and isinstance(new, dict):
+            inner = [k for k in {**old, **new} if _differs(old.get(k), new.get(k))]
+            told += [f"{key}.{_tell(old, new, [k])}" for k in inner]
+        elif isinstance(new, list):
+            told.append(f"{key}: {_changed(old, new)}")
+        else:
+            told.append(f"{key} is {json.dumps(old)} there, {json.dumps(new)} asked for")
+    return "; ".join(told)
+
+
+def _changed(old: Any, new: list[Any]) -> str:
+    known = old if isinstance(old, list) else []
+    names = [item.get("name", "?") for item in new if item not in known]
+    names += [item.get("name", "?") for item in known if item not in new]
+    return f"{', '.join(dict.fromkeys(names))} differ"
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -1,0 +1,182 @@
+"""Vocabularies learned from word counts: joint BPE for languages, whole words for code.
+
+Both are `tokenizers` objects whose input is words separated by single blanks and whose output is
+ids with EOS at the end. The first four ids are those of ``text.special``.
+
+BPE marks the beginning of a word with ▁ and knows every printable ASCII character and every other
+character that the training text holds at least ten times. What remains is spelt in UTF-8 bytes, so
+that any text comes back exactly as it went in, at the price of 117 entries (only the bytes that
+non-ASCII characters are made of). A ▁ in the text itself travels as the byte 0x01.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+
+from tokenizers import (
+    AddedToken,
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
+
+from multibranch.errors import UserError
+from multibranch.text.special import EOS, SPECIAL_TOKENS, UNK, unused_tokens
+
+WORD_START = "▁"
+_ESCAPED_START = "\x01"
+_ASCII = [chr(code) for code in range(0x21, 0x7F)]
+_BYTES = [0x01, *range(0x80, 0xC0), *range(0xC2, 0xF5)]
+_FEED_WORDS = 2000
+
+
+class WordCounter:
+    """Counts words in bounded memory, and the characters of every word it ever saw.
+
+    Past ``limit`` different words the rarest are forgotten, so a corpus of any size fits. BPE does
+    not miss them: a word that is rare among millions moves no merge.
+    """
+
+    def __init__(self, limit: int = 500_000) -> None:
+        self.limit = limit
+        self.words: Counter[str] = Counter()
+        self.characters: Counter[str] = Counter()
+        self.forgotten = 0
+
+    def update(self, counts: Mapping[str, int]) -> None:
+        """Add the counts of one piece of text."""
+        self.words.update(counts)
+        for word, count in counts.items():
+            for character in word:
+                self.characters[character] += count
+        if len(self.words) > self.limit:
+            self._forget()
+
+    def update_from(self, other: "WordCounter") -> None:
+        """Add everything that another counter has counted."""
+        self.words.update(other.words)
+        self.characters.update(other.characters)
+        self.forgotten += other.forgotten
+        if len(self.words) > self.limit:
+            self._forget()
+
+    def _forget(self) -> None:
+        kept = self.words.most_common(self.limit // 2)
+        self.forgotten += len(self.words) - len(kept)
+        self.words = Counter(dict(kept))
+
+
+def learn_bpe(
+    counter: WordCounter, *, merges: int | None = None, size: int | None = None, rare: int = 10
+) -> Tokenizer:
+    """Learn byte-pair encoding with ``merges`` merges, or as many as make ``size`` entries.
+
+    Characters seen fewer than ``rare`` times are spelt in bytes.
+    """
+    alphabet = {
+        character
+        for character, count in counter.characters.items()
+        if count >= rare and character > "\x7f" and character != WORD_START
+    }
+    alphabet |= {WORD_START, *_ASCII}
+    fixed = len(SPECIAL_TOKENS) + len(_BYTES) + len(alphabet)
+    if size is not None:
+        merges = size - fixed
+    if merges is None or merges < 0:
+        raise UserError(
+            f"a vocabulary of {size} entries has no room for the {fixed} that characters, bytes "
+            "and special tokens take; ask for a larger one."
+        )
+    words = {
+        word: count
+        for word, count in sorted(counter.words.items())
+        if "<0x" not in word and all(character in alphabet for character in word)
+    }
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.CharDelimiterSplit(" ")
+    trainer = trainers.BpeTrainer(
+        vocab_size=len(alphabet) + merges,
+        initial_alphabet=sorted(alphabet),
+        min_frequency=2,
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(_repeat(words), trainer)
+    learned = json.loads(tokenizer.to_str())["model"]
+    pieces = sorted(learned["vocab"], key=learned["vocab"].__getitem__)
+    taken = set(SPECIAL_TOKENS)
+    entries = [
+        *SPECIAL_TOKENS,
+        *(f"<0x{byte:02X}>" for byte in _BYTES),
+        *(piece for piece in pieces if piece not in taken),
+    ]
+    pairs = [tuple(m.split(" ")) if isinstance(m, str) else tuple(m) for m in learned["merges"]]
+    return _bpe(entries, [pair for pair in pairs if "".join(pair) not in taken])
+
+
+def learn_words(counter: WordCounter, *, size: int) -> Tokenizer:
+    """The ``size`` most frequent words, special ones included; ties go by the alphabet."""
+    ranked = sorted(counter.words.items(), key=lambda item: (-item[1], item[0]))
+    frequent = [word for word, _ in ranked if word not in SPECIAL_TOKENS]
+    entries = [*SPECIAL_TOKENS, *frequent[: size - len(SPECIAL_TOKENS)]]
+    entries += unused_tokens(len(entries))
+    vocabulary = {token: number for number, token in enumerate(entries)}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=SPECIAL_TOKENS[UNK]))
+    tokenizer.pre_tokenizer = pre_tokenizers.CharDelimiterSplit(" ")
+    return _finish(tokenizer)
+
+
+def _bpe(entries: list[str], merges: list[tuple[str, ...]]) -> Tokenizer:
+    entries = entries + unused_tokens(len(entries))
+    vocabulary = {token: number for number, token in enumerate(entries)}
+    tokenizer = Tokenizer(
+        models.BPE(
+            vocabulary, merges, unk_token=SPECIAL_TOKENS[UNK], fuse_unk=False, byte_fallback=True
+        )
+    )
+    tokenizer.normalizer = normalizers.Replace(WORD_START, _ESCAPED_START)
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(WORD_START, prepend_scheme="always")
+    tokenizer.decoder = decoders.Sequence(
+        [
+            decoders.Replace(WORD_START, " "),
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+            decoders.Replace(_ESCAPED_START, WORD_START),
+            decoders.Replace(Regex("^ "), ""),
+        ]
+    )
+    return _finish(tokenizer)
+
+
+def _finish(tokenizer: Tokenizer) -> Tokenizer:
+    """Name the special tokens, and end every sequence with EOS."""
+    tokenizer.add_special_tokens(
+        [AddedToken(token, special=True, normalized=False) for token in SPECIAL_TOKENS]
+    )
+    end = SPECIAL_TOKENS[EOS]
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"$A {end}", pair=f"$A {end} $B:1 {end}:1", special_tokens=[(end, EOS)]
+    )
+    return tokenizer
+
+
+def _repeat(counts: Mapping[str, int]) -> Iterator[str]:
+    """Every word as often as it was counted: the trainer takes text, not counts."""
+    lot: list[str] = []
+    for word in _occurrences(counts):
+        lot.append(word)
+        if len(lot) == _FEED_WORDS:
+            yield " ".join(lot)
+            lot.clear()
+    yield " ".join(lot)
+
+
+def _occurrences(counts: Mapping[str, int]) -> Iterable[str]:
+    for word, count in counts.items():
+        marked = WORD_START + word
+        for _ in range(count):
+            yield marked
