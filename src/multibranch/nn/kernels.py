@@ -208,43 +208,42 @@ def _intervals(
 # -- The plain PyTorch path ----------------------------------------------------------------------
 
 
-class _Group(NamedTuple):
-    """Sequences of similar length, padded to the longest among them."""
-
-    query_slots: Tensor  # (g·t,) int64: the token that stands in each place of the padded queries
-    key_slots: Tensor  # (g·s,) int64: the same for the keys
-    mask: Tensor  # (g, 1, t, s) bool: True where a query sees a key
-
-
 class _Padding(NamedTuple):
-    groups: list[_Group]
-    place: Tensor  # (n,) int64: where each query stands among the padded queries of all groups
+    """Groups of sequences of similar length, each group padded to the longest among them.
+
+    The padded rows of all groups follow each other, g·t rows of queries and g·s rows of keys each.
+    """
+
+    query_slots: Tensor  # (padded queries,) int64: the token that stands in each row
+    key_slots: Tensor  # (padded keys,) int64: the same for the keys
+    masks: list[Tensor]  # (g, 1, t, s) bool for each group: True where a query sees a key
+    place: Tensor  # (n,) int64: the row where each query stands
     sees: Tensor  # (n, 1, 1) bool: whether it sees a key at all
 
 
 def _padding(queries: Segments, keys: Segments, causal: bool) -> _Padding:
     """Lay the sequences out in padded groups."""
     key_start, key_end, _, _ = _intervals(queries, keys, causal)
-    sequences = queries.boundaries.shape[0] - 1
-    base = torch.zeros(sequences + 1, dtype=torch.int64, device=queries.boundaries.device)
-    groups: list[_Group] = []
+    boundaries, last_query = queries.boundaries, queries.sequence.shape[0] - 1
+    base = torch.zeros(boundaries.shape[0], dtype=torch.int64, device=boundaries.device)
+    all_query_slots, all_key_slots, masks = [base[:0]], [base[:0]], []
     rows = 0
     for members, t, s in _members(queries, keys):
-        query_slots = queries.boundaries[members].long()[:, None] + _range(t, members)
+        query_slots = boundaries[members].long()[:, None] + _range(t, members)
+        query_slots = query_slots.clamp(max=last_query)
         key_slots = keys.boundaries[members].long()[:, None] + _range(s, members)
-        base[members] = rows + _range(len(members), members) * t
-        rows += len(members) * t
-        query_slots_there = query_slots.clamp(max=queries.sequence.shape[0] - 1)
-        mask = key_slots[:, None, :] >= key_start[query_slots_there][:, :, None]
-        mask &= key_slots[:, None, :] < key_end[query_slots_there][:, :, None]
+        mask = key_slots[:, None, :] >= key_start[query_slots][:, :, None]
+        mask &= key_slots[:, None, :] < key_end[query_slots][:, :, None]
         # Rows of padding see the first key, for a softmax over nothing would be NaN.
         mask[:, :, 0] |= ~mask.any(-1)
-        key_slots_there = key_slots.clamp(max=keys.sequence.shape[0] - 1)
-        groups.append(
-            _Group(query_slots_there.flatten(), key_slots_there.flatten(), mask.unsqueeze(1))
-        )
+        base[members] = rows + _range(len(members), members) * t
+        rows += len(members) * t
+        all_query_slots.append(query_slots.flatten())
+        all_key_slots.append(key_slots.clamp(max=keys.sequence.shape[0] - 1).flatten())
+        masks.append(mask.unsqueeze(1))
     place = (base[queries.sequence] + queries.position).clamp(max=max(rows - 1, 0))
-    return _Padding(groups, place, (key_start < key_end)[:, None, None])
+    sees = (key_start < key_end)[:, None, None]
+    return _Padding(torch.cat(all_query_slots), torch.cat(all_key_slots), masks, place, sees)
 
 
 def _members(queries: Segments, keys: Segments) -> list[tuple[Tensor, int, int]]:
@@ -281,20 +280,27 @@ def _padded_attention(
     dropout_p: float,
 ) -> Tensor:
     """first: qkv (n, 3, h, w) with kv None, or q (n, h, w) with kv (s, 2, h, w) → (n, h, w)."""
+    if not padding.masks:  # no query sees a key
+        return first.select(1, 0) * 0.0 if kv is None else first * 0.0
+    sizes = [(mask.shape[0], mask.shape[2], mask.shape[3]) for mask in padding.masks]
+    rows = first.index_select(0, padding.query_slots)
+    query_groups = rows.split([g * t for g, t, _ in sizes])
+    key_groups = query_groups
+    if kv is not None:
+        rows = kv.index_select(0, padding.key_slots)
+        key_groups = rows.split([g * s for g, _, s in sizes])
     outputs = []
-    for query_slots, key_slots, mask in padding.groups:
-        g, _, t, s = mask.shape
+    for mask, (g, t, s), query_rows, key_rows in zip(
+        padding.masks, sizes, query_groups, key_groups
+    ):
         if kv is None:
-            q, k, v = first.index_select(0, query_slots).unflatten(0, (g, t)).unbind(2)
+            q, k, v = query_rows.unflatten(0, (g, t)).unbind(2)
         else:
-            q = first.index_select(0, query_slots).unflatten(0, (g, t))
-            k, v = kv.index_select(0, key_slots).unflatten(0, (g, s)).unbind(2)
+            q, (k, v) = query_rows.unflatten(0, (g, t)), key_rows.unflatten(0, (g, s)).unbind(2)
         attended = F.scaled_dot_product_attention(
             q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), mask, dropout_p
         )
         outputs.append(attended.transpose(1, 2).flatten(0, 1))  # (g·t, h, w)
-    if not outputs:  # no query sees a key
-        return first.select(1, 0) * 0.0 if kv is None else first * 0.0
     factor = padding.sees.to(first.dtype)
     if head_scale is not None:
         factor = factor * head_scale.to(first.dtype)[:, None]
