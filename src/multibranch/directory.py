@@ -8,6 +8,7 @@ It is data only. Nothing is unpickled, no path leads out of the folder, and a fi
 or of another kind is refused with a message that names it.
 """
 
+import inspect
 import json
 import os
 import shutil
@@ -74,7 +75,9 @@ def load_model(folder: str | Path, *, device: str | torch.device = "cpu") -> Mul
         with torch.device("meta"):
             model = MultiBranchTransformer(**settings)
     except (TypeError, ValueError) as error:
-        raise UserError(f"{folder / CONFIG} describes no model that can be built: {error}") from None
+        raise UserError(
+            f"{folder / CONFIG} describes no model that can be built: {error}"
+        ) from None
     weights = load_weights(folder / WEIGHTS)
     wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     given = {name: tuple(tensor.shape) for name, tensor in weights.items()}
@@ -188,7 +191,5 @@ def _sync(path: Path) -> None:
 
 
 def _setting_names() -> list[str]:
-    return list(MultiBranchTransformer.__init__.__kwdefaults__) + [
-        "source_vocabulary",
-        "target_vocabulary",
-    ]
+    parameters = inspect.signature(MultiBranchTransformer).parameters
+    return [name for name in parameters if name != "self"]

@@ -94,6 +94,11 @@ class _Batches(Generic[Batch]):
         """The number of batches of this process, the same for all processes."""
         return -(-len(self.plan) // self.world)
 
+    @property
+    def target_lengths(self) -> np.ndarray:
+        """The target tokens of every pair of the store, as batches hold them: (pairs,) int32."""
+        return self._target.lengths
+
     def indices(self, k: int) -> np.ndarray:
         """Which pairs of the store batch k of this process holds: (pairs,) int64."""
         if not 0 <= k < len(self):

@@ -1,0 +1,206 @@
+"""Typed configuration: dataclasses filled from YAML and from the command line.
+
+A section of the file is a dataclass, a key one of its fields. What does not fit is an error that
+names the file, the key and, for an unknown key, the nearest known one.
+"""
+
+import dataclasses
+import difflib
+import re
+import types
+import typing
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+
+from multibranch.errors import UserError
+
+Section = TypeVar("Section")
+
+
+def load(kind: type[Section], path: str | Path, overrides: Sequence[str] = ()) -> Section:
+    """Read a YAML file into the dataclass `kind`, then apply `--section.key value` overrides."""
+    path = Path(path)
+    try:
+        content = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
+    except FileNotFoundError:
+        raise UserError(f"there is no configuration file {path}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} cannot be read: {error}") from None
+    except yaml.YAMLError as error:
+        raise UserError(f"{path} is no YAML file: {error}") from None
+    config = from_dict(kind, {} if content is None else content, where=str(path))
+    return override(config, overrides)
+
+
+def from_dict(kind: type[Section], content: Any, *, where: str, prefix: str = "") -> Section:
+    """Fill the dataclass `kind` from nested dictionaries."""
+    if not isinstance(content, dict):
+        raise UserError(f"{where}: {prefix.rstrip('.') or 'the file'} must be a section of keys")
+    hints = typing.get_type_hints(kind)
+    values = {}
+    for key, value in content.items():
+        if key not in hints:
+            raise UserError(f"{where}: there is no key {prefix}{key}{_nearest(key, hints, prefix)}")
+        values[key] = _convert(hints[key], value, where=where, name=f"{prefix}{key}")
+    try:
+        return kind(**values)
+    except TypeError as error:
+        raise UserError(f"{where}: {error}") from None
+
+
+def override(config: Section, words: Sequence[str]) -> Section:
+    """Apply `--section.key value` or `--section.key=value`, as given on a command line."""
+    content = dataclasses.asdict(config)  # type: ignore[call-overload]
+    words = list(words)
+    while words:
+        word = words.pop(0)
+        if not word.startswith("--"):
+            raise UserError(f"{word!r} is no option: overrides are written --section.key value")
+        name, equals, text = word[2:].partition("=")
+        if not equals:
+            if not words:
+                raise UserError(f"--{name} needs a value")
+            text = words.pop(0)
+        _set(type(config), content, name, yaml.load(text, Loader=_Loader))
+    return from_dict(type(config), content, where="the command line")
+
+
+def to_yaml(config: Any) -> str:
+    """The whole configuration as YAML."""
+    return yaml.safe_dump(dataclasses.asdict(config), sort_keys=False, allow_unicode=True)
+
+
+def differences(one: Any, other: Any) -> list[str]:
+    """What differs between two configurations, as `key: this → that`."""
+    first, second = _flat(dataclasses.asdict(one)), _flat(dataclasses.asdict(other))
+    return [
+        f"{key}: {first.get(key)} → {second.get(key)}"
+        for key in {**first, **second}
+        if first.get(key) != second.get(key)
+    ]
+
+
+def _set(kind: type, content: dict[str, Any], name: str, value: Any) -> None:
+    """Set the key with the dotted name `name`."""
+    *sections, key = name.split(".")
+    here, section_kind, prefix = content, kind, ""
+    for section in sections:
+        hints = typing.get_type_hints(section_kind)
+        if section not in hints or not dataclasses.is_dataclass(hints[section]):
+            raise UserError(f"there is no option --{name}{_nearest_path(kind, name)}")
+        section_kind = typing.cast(type, hints[section])
+        here = here[section]
+        prefix += f"{section}."
+    if key not in typing.get_type_hints(section_kind):
+        raise UserError(f"there is no option --{name}{_nearest_path(kind, name)}")
+    here[key] = value
+
+
+def _nearest(key: str, known: dict[str, Any], prefix: str) -> str:
+    close = difflib.get_close_matches(str(key), list(known), n=1, cutoff=0.5)
+    return f"; did you mean {prefix}{close[0]}?" if close else f"; known are {', '.join(known)}"
+
+
+def _nearest_path(kind: type, name: str) -> str:
+    paths = _paths(kind)
+    by_end = {path.split(".")[-1]: path for path in paths}
+    close = difflib.get_close_matches(name, paths, n=1, cutoff=0.6)
+    if not close:
+        ends = difflib.get_close_matches(name.split(".")[-1], list(by_end), n=1, cutoff=0.6)
+        close = [by_end[end] for end in ends]
+    return f"; did you mean --{close[0]}?" if close else ""
+
+
+def _paths(kind: type, prefix: str = "") -> list[str]:
+    paths = []
+    for key, hint in typing.get_type_hints(kind).items():
+        if dataclasses.is_dataclass(hint):
+            paths += _paths(typing.cast(type, hint), f"{prefix}{key}.")
+        else:
+            paths.append(f"{prefix}{key}")
+    return paths
+
+
+def _flat(content: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in content.items():
+        if isinstance(value, dict):
+            flat.update(_flat(value, f"{prefix}{key}."))
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
+def _convert(hint: Any, value: Any, *, where: str, name: str) -> Any:
+    """`value` as the type `hint`, or a UserError that says what was wanted."""
+    if dataclasses.is_dataclass(hint):
+        return from_dict(typing.cast(type, hint), value, where=where, prefix=f"{name}.")
+    for option in _options(hint):
+        fits, converted = _fit(option, value)
+        if fits:
+            return converted
+    raise UserError(f"{where}: {name} must be {_describe(hint)}, not {value!r}")
+
+
+def _options(hint: Any) -> tuple[Any, ...]:
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        return typing.get_args(hint)
+    return (hint,)
+
+
+def _fit(hint: Any, value: Any) -> tuple[bool, Any]:
+    """Whether `value` is of the type `hint`, and the value so converted."""
+    origin = typing.get_origin(hint)
+    if hint is type(None):
+        return value is None, None
+    if origin is typing.Literal:
+        return value in typing.get_args(hint), value
+    if origin is list:
+        if not isinstance(value, list):
+            return False, None
+        (inner,) = typing.get_args(hint)
+        fitted = [_fit(inner, item) for item in value]
+        return all(fits for fits, _ in fitted), [item for _, item in fitted]
+    if hint is float:
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        return number, float(value) if number else None
+    if hint is int:
+        return isinstance(value, int) and not isinstance(value, bool), value
+    return isinstance(value, hint), value
+
+
+def _describe(hint: Any) -> str:
+    words = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
+    described = []
+    for option in _options(hint):
+        if option is type(None):
+            described.append("null")
+        elif typing.get_origin(option) is typing.Literal:
+            described.extend(str(value) for value in typing.get_args(option))
+        elif typing.get_origin(option) is list:
+            described.append(f"a list of {_describe(typing.get_args(option)[0])}")
+        else:
+            described.append(words.get(option, str(option)))
+    return " or ".join(described)
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML as people write it: 5e-4 is a number, and a key given twice is an error."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        seen = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if key in seen:
+                raise yaml.YAMLError(
+                    f"the key {key} is given twice, line {key_node.start_mark.line + 1}"
+                )
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+_FLOAT = r"^[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)$"
+_Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(_FLOAT), list("-+0123456789."))

@@ -1,0 +1,138 @@
+"""What a training run is told: one dataclass a section, one field a key.
+
+`configs/reference.yaml` explains every key once; these are the same keys with their types and
+defaults.
+"""
+
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from multibranch.errors import UserError
+
+
+@dataclass
+class DataConfig:
+    """Where the sentences come from."""
+
+    folder: str | None = None
+    builtin: Literal["translation", "code"] = "translation"
+    builtin_pairs: int = 20000
+    max_length: int = 256
+    layout: Literal["packed", "padded"] = "packed"
+
+
+@dataclass
+class ModelConfig:
+    """The architecture: arguments of MultiBranchTransformer, less the vocabularies."""
+
+    width: int = 256
+    hidden: int = 2048
+    heads: int = 4
+    encoder_layers: int = 6
+    decoder_layers: int = 6
+    branches: int | list[int] = 3
+    ffn_branches: int | list[int] = 1
+    drop_branch: float | list[float] = 0.3
+    drop_ffn: float | list[float] | None = None
+    drop_kind: Literal["branch", "head"] = "branch"
+    dropout: float = 0.3
+    attention_dropout: float = 0.0
+    activation_dropout: float = 0.0
+    activation: Literal["relu", "gelu", "swiglu"] = "relu"
+    norm: Literal["post", "pre"] = "post"
+    share_embeddings: Literal["all", "target", "none"] = "all"
+    positions: Literal["sinusoidal", "learned"] = "sinusoidal"
+    max_length: int = 1024
+    branch_scale: Literal["paper", "released"] = "paper"
+
+    def settings(self, source_vocabulary: int, target_vocabulary: int) -> dict[str, Any]:
+        """The arguments of MultiBranchTransformer for these vocabularies."""
+        vocabularies = {
+            "source_vocabulary": source_vocabulary,
+            "target_vocabulary": target_vocabulary,
+        }
+        return {**vocabularies, **asdict(self)}
+
+
+@dataclass
+class TrainConfig:
+    """How it is trained."""
+
+    output: str = "runs/model"
+    seed: int = 1
+    init_from: str | None = None
+    init_noise: float = 0.0
+    tokens: int = 4096
+    accumulate: int = 1
+    learning_rate: float = 5e-4
+    warmup: int = 4000
+    warmup_from: float = 1e-7
+    betas: list[float] = field(default_factory=lambda: [0.9, 0.98])
+    epsilon: float = 1e-8
+    weight_decay: float = 0.0
+    clip_norm: float = 0.0
+    label_smoothing: float = 0.1
+    r_drop: float = 0.0
+    max_epochs: int | None = None
+    max_updates: int | None = None
+    max_minutes: float | None = None
+    patience: int | None = None
+    validate_every: int | None = None
+    validate_score: bool = False
+    validate_sentences: int = 1000
+    stop_on: Literal["loss", "score"] = "loss"
+    average: int = 0
+    checkpoint_minutes: float = 5.0
+    keep_checkpoints: int = 2
+    max_skipped: int = 20
+    device: str = "auto"
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    compile: bool | None = None
+    skip_dropped: bool = False
+    sharding: Literal["none", "full"] = "none"
+    threads: int | None = None
+    log_every: int = 50
+    tensorboard: bool = True
+
+
+@dataclass
+class DecodeConfig:
+    """How validation and evaluation decode."""
+
+    beam: int = 5
+    length_penalty: float = 1.0
+    batch_tokens: int = 8192
+
+
+@dataclass
+class Config:
+    """A whole experiment."""
+
+    task: Literal["translation", "code"] = "translation"
+    data: DataConfig = field(default_factory=DataConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    decode: DecodeConfig = field(default_factory=DecodeConfig)
+
+    def check(self) -> "Config":
+        """Refuse what cannot work, with the key to change; give back the configuration."""
+        train = self.train
+        if not any((train.max_epochs, train.max_updates, train.max_minutes, train.patience)):
+            raise UserError(
+                "the run would never end: set train.max_epochs, train.max_updates, "
+                "train.max_minutes or train.patience"
+            )
+        for name, least in (("tokens", 1), ("accumulate", 1), ("warmup", 1), ("log_every", 1)):
+            if getattr(train, name) < least:
+                raise UserError(f"train.{name} must be at least {least}")
+        if train.learning_rate <= 0:
+            raise UserError("train.learning_rate must be above 0")
+        if not 0 <= train.label_smoothing < 1:
+            raise UserError("train.label_smoothing must lie in [0, 1)")
+        if len(train.betas) != 2:
+            raise UserError("train.betas must be two numbers")
+        if train.stop_on == "score" and not train.validate_score:
+            raise UserError("train.stop_on: score needs train.validate_score: true")
+        if self.data.layout == "padded" and train.compile:
+            raise UserError("train.compile needs data.layout: packed, whose shapes never change")
+        return self

@@ -1,0 +1,142 @@
+"""Updates as CUDA graphs: the compiled objective, its gradients and Adam, captured once, replayed.
+
+Small models are bound by the launching of kernels, not by their work. Packed batches have one shape
+for all of a run, so that the whole update can be captured and replayed as one launch. Batches are
+laid out in pinned memory while the update before them still runs, and copied over the captured
+inputs.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from multibranch.data import PackedBatch, PackedBatches, PaddedBatches
+from multibranch.nn.drop import Keep
+from multibranch.training.optimiser import Optimiser
+from multibranch.training.step import Objective, Step, arguments
+
+RING = 3  # batches in pinned memory: how far the host may run ahead of the device
+WARM_UP = 3  # passes before capturing, for compilation and the libraries' own set-up
+
+
+class GraphedStep(Step):
+    """Runs updates by replaying CUDA graphs, for one process and packed batches."""
+
+    def __init__(self, objective: Objective, optimiser: Optimiser, batches: PackedBatches) -> None:
+        device = optimiser.parameters[0].device
+        compiled = torch.compile(objective, dynamic=False)
+        super().__init__(compiled, optimiser, device=device)  # type: ignore[arg-type]
+        self.longest = {
+            "source_longest": batches.source_longest,
+            "target_longest": batches.target_longest,
+        }
+        self.batch = batches.allocate().to(device)
+        self.ring = [batches.allocate(pin_memory=True) for _ in range(RING)]
+        self.copied = [torch.cuda.Event() for _ in range(RING)]
+        self.turn = 0
+        self.scale = torch.zeros((), device=device)
+        self.losses = torch.zeros(2, device=device)
+        self.keeps: list[Tensor | None] = []
+        self.graphs: dict[str, torch.cuda.CUDAGraph] = {}
+        self.pool: Any = None
+
+    def run(
+        self,
+        batches: PackedBatches | PaddedBatches,
+        numbers: Sequence[int],
+        *,
+        keeps: Sequence[Keep],
+        rate: float,
+        tokens: int,
+    ) -> None:
+        assert isinstance(batches, PackedBatches)
+        self._stage_keeps(keeps)
+        self.optimiser.set_rate(rate)
+        self.scale.fill_(1 / tokens)
+        for number in numbers:
+            self._tokens += self._stage(batches, number)
+            self._replay("first" if number == numbers[0] else "more")
+        self._replay("update")
+        self._updates += 1
+
+    def _stage(self, batches: PackedBatches, number: int) -> int:
+        """Lay a batch out in pinned memory and send it to the captured inputs; its tokens."""
+        slot = self.turn % RING
+        self.turn += 1
+        self.copied[slot].synchronize()
+        batch = batches.batch(number, out=self.ring[slot])
+        for name in (
+            "source",
+            "source_boundaries",
+            "target_input",
+            "target_output",
+            "target_boundaries",
+        ):
+            getattr(self.batch, name).copy_(getattr(batch, name), non_blocking=True)
+        self.copied[slot].record()
+        return batch.target_count
+
+    def _stage_keeps(self, keeps: Sequence[Keep]) -> None:
+        if not self.keeps:
+            self.keeps = [
+                torch.empty_like(keep, device=self.device) if isinstance(keep, Tensor) else None
+                for keep in keeps
+            ]
+        for static, keep in zip(self.keeps, keeps):
+            if static is not None and isinstance(keep, Tensor):
+                static.copy_(keep, non_blocking=True)
+
+    # -- What is captured -------------------------------------------------------------------
+
+    def _gradients(self, *, first: bool) -> None:
+        """Forward and backward of the staged batch."""
+        batch: PackedBatch = self.batch
+        loss = self.objective(*arguments(batch, self.keeps), **self.longest)
+        gradients = torch.autograd.grad(loss[0] * self.scale, self.optimiser.parameters)
+        if self.optimiser.mixed:
+            self.optimiser.gather(gradients, first=first)
+        else:
+            self._accumulate(gradients, first=first)
+        if first:
+            self.losses.copy_(loss.detach())
+        else:
+            self.losses.add_(loss.detach())
+
+    def _accumulate(self, gradients: Sequence[Tensor], *, first: bool) -> None:
+        """The same for a float32 model, whose gradients live beside its own weights."""
+        for parameter in self.optimiser.parameters:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        self.optimiser.gather(gradients, first=first)
+
+    def _finish(self) -> None:
+        """Adam and the running sums."""
+        self._record(self.losses, self.optimiser.update())
+
+    def _replay(self, part: str) -> None:
+        if part not in self.graphs:
+            self._capture(part)
+        self.graphs[part].replay()
+
+    def _capture(self, part: str) -> None:
+        work = {
+            "first": lambda: self._gradients(first=True),
+            "more": lambda: self._gradients(first=False),
+            "update": self._finish,
+        }[part]
+        if part == "update":
+            self.optimiser.initialise()
+        elif part == "first":
+            side = torch.cuda.Stream()
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                for _ in range(WARM_UP):
+                    work()
+            torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self.pool):
+            work()
+        self.pool = graph.pool()
+        self.graphs[part] = graph

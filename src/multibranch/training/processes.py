@@ -1,0 +1,104 @@
+"""Many processes: torchrun starts them, PyTorch's own engines connect them.
+
+Every process draws the same branches to drop and its own dropout. DDP averages gradients; FSDP2
+(`train.sharding: full`) also shares out weights and Adam's moments, for models that outgrow a GPU.
+"""
+
+import os
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from multibranch.errors import UserError
+
+
+@dataclass(frozen=True)
+class Processes:
+    """This process among the others of a run."""
+
+    rank: int
+    world: int
+    device: torch.device
+
+    @property
+    def first(self) -> bool:
+        """Whether this is the process that writes and talks."""
+        return self.rank == 0
+
+    def total(self, *numbers: float) -> list[float]:
+        """The sums of some numbers over all processes."""
+        if self.world == 1:
+            return list(numbers)
+        values = torch.tensor(numbers, dtype=torch.float64, device=self.device)
+        dist.all_reduce(values)
+        return values.tolist()
+
+    def wait(self) -> None:
+        """Wait for all processes."""
+        if self.world > 1:
+            dist.barrier()
+
+
+def join(device: str) -> Processes:
+    """Join the run that torchrun's environment describes, or be the only process."""
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    rank = int(os.environ.get("RANK", "0"))
+    chosen = choose_device(device, int(os.environ.get("LOCAL_RANK", "0")))
+    if chosen.type == "cuda":
+        torch.cuda.set_device(chosen)
+    if world > 1 and not dist.is_initialized():
+        dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo")
+    return Processes(rank, world, chosen)
+
+
+def leave(processes: Processes) -> None:
+    """Leave the run."""
+    if processes.world > 1 and dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def choose_device(device: str, local_rank: int = 0) -> torch.device:
+    """The device that a setting such as auto, cpu, cuda or cuda:1 means."""
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        chosen = torch.device(device)
+    except RuntimeError:
+        raise UserError(f"train.device: {device!r} is no device: auto, cpu or cuda") from None
+    if chosen.type == "cuda":
+        if not torch.cuda.is_available():
+            raise UserError("train.device: cuda was asked for, but no GPU can be seen")
+        if chosen.index is None:
+            chosen = torch.device("cuda", local_rank)
+    return chosen
+
+
+def wrap(objective: nn.Module, processes: Processes, *, unused: bool) -> tuple[nn.Module, Any]:
+    """The objective with gradients averaged by DDP, and the context that leaves that out.
+
+    unused: whether some parameters may get no gradient, as when dropped work is skipped.
+    """
+    if processes.world == 1:
+        return objective, nullcontext
+    wrapped = nn.parallel.DistributedDataParallel(
+        objective, find_unused_parameters=unused, gradient_as_bucket_view=True
+    )
+    return wrapped, wrapped.no_sync
+
+
+def shard(objective: nn.Module, processes: Processes, *, dtype: torch.dtype) -> nn.Module:
+    """The objective with its blocks' weights shared out between the processes by FSDP2."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    mesh = init_device_mesh(processes.device.type, (processes.world,))
+    policy = MixedPrecisionPolicy(
+        param_dtype=None if dtype == torch.float32 else dtype, reduce_dtype=torch.float32
+    )
+    for block in objective.model.blocks:  # type: ignore[union-attr]
+        fully_shard(block, mesh=mesh, mp_policy=policy)
+    return fully_shard(objective, mesh=mesh, mp_policy=policy)  # type: ignore[return-value]

@@ -1,0 +1,86 @@
+"""A model's first weights: drawn anew, or those of a trained model, branched out."""
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from multibranch.directory import load_model, load_text
+from multibranch.errors import UserError
+from multibranch.nn import MultiBranchTransformer, branch_out
+from multibranch.text import TextPipeline
+from multibranch.training.config import Config
+
+# What may differ between a trained model and the one that starts from it.
+FREE = (
+    "branches",
+    "drop_branch",
+    "drop_ffn",
+    "drop_kind",
+    "dropout",
+    "attention_dropout",
+    "activation_dropout",
+    "max_length",
+)
+
+
+def first_model(config: Config, text: TextPipeline) -> MultiBranchTransformer:
+    """The model that training starts with, float32 on the CPU."""
+    settings = config.model.settings(text.source_size, text.target_size)
+    try:
+        torch.manual_seed(config.train.seed)
+        model = MultiBranchTransformer(**settings)
+    except ValueError as error:
+        raise UserError(f"model: {error}") from None
+    if config.train.init_from is not None:
+        start_from(model, Path(config.train.init_from), text, noise=config.train.init_noise)
+    return model
+
+
+def start_from(
+    model: MultiBranchTransformer, folder: Path, text: TextPipeline, *, noise: float = 0.0
+) -> None:
+    """Proximal initialisation: give `model` the weights of a model directory, branched out."""
+    trained = load_model(folder)
+    _check_text(folder, text)
+    _check_settings(folder, trained.settings, model.settings)
+    branches, had = model.settings["branches"], trained.settings["branches"]
+    if branches != had:
+        if not isinstance(branches, int):
+            raise UserError("train.init_from needs one number in model.branches, not a list")
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # it speaks of the trained model's drop_branch
+                trained = branch_out(trained, branches=branches, noise=noise, how="tile")
+        except ValueError as error:
+            raise UserError(f"train.init_from: {error}") from None
+    model.load_state_dict(trained.state_dict())
+    rates = model.settings["drop_branch"]
+    drops = any(rates) if isinstance(rates, list) else rates
+    can_part = drops or noise or model.settings["attention_dropout"]
+    if branches != had and not can_part:
+        warnings.warn(
+            "model.drop_branch and model.attention_dropout are 0: the copied branches would "
+            "receive equal updates and stay equal for ever; set train.init_noise above 0",
+            stacklevel=2,
+        )
+
+
+def _check_text(folder: Path, text: TextPipeline) -> None:
+    theirs = load_text(folder)
+    sides = ("source", "target")
+    if any(theirs.tokenizer(side).to_str() != text.tokenizer(side).to_str() for side in sides):
+        raise UserError(
+            f"train.init_from: {folder} was trained with another vocabulary than that of the "
+            "prepared data: prepare the data with the same tokenizer"
+        )
+
+
+def _check_settings(folder: Path, theirs: dict[str, Any], ours: dict[str, Any]) -> None:
+    for name, value in ours.items():
+        if name not in FREE and theirs.get(name) != value:
+            raise UserError(
+                f"train.init_from: {folder} has {name} {theirs.get(name)}, this configuration "
+                f"{value}: set model.{name} to {theirs.get(name)}"
+            )

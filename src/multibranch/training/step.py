@@ -1,0 +1,186 @@
+"""One update of the weights: forward and backward over its batches, then Adam.
+
+`Objective` is the loss of a batch as a module, so that it can be compiled or wrapped for many
+processes as a whole. `Step` runs it as it is; `GraphedStep` (training/graphed.py) captures it as
+CUDA graphs.
+"""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from multibranch.data import PackedBatch, PackedBatches, PaddedBatch, PaddedBatches
+from multibranch.nn import MultiBranchTransformer
+from multibranch.nn.drop import Keep
+from multibranch.training.loss import consistency, smoothed_cross_entropy
+from multibranch.training.optimiser import Optimiser
+
+
+class Statistics(NamedTuple):
+    """What has happened since statistics were last read."""
+
+    smoothed: float  # the training loss a target token
+    plain: float  # cross-entropy a target token: the logarithm of the perplexity
+    norm: float  # the mean norm of the gradient
+    skipped: int  # updates skipped because their gradient was not finite
+    streak: int  # the longest row of skipped updates, up to now
+
+
+class Objective(nn.Module):
+    """The loss of one batch, summed over its target tokens."""
+
+    def __init__(
+        self, model: MultiBranchTransformer, *, smoothing: float, r_drop: float = 0.0
+    ) -> None:
+        super().__init__()
+        self.model = model
+        self.smoothing = smoothing
+        self.r_drop = r_drop
+
+    def forward(
+        self,
+        source: Tensor,
+        target_input: Tensor,
+        target_output: Tensor,
+        source_boundaries: Tensor | None,
+        target_boundaries: Tensor | None,
+        keep: Keep,
+        second_keep: Keep = None,
+        *,
+        source_longest: int | None = None,
+        target_longest: int | None = None,
+    ) -> Tensor:
+        """(2,): the loss to minimise and the plain cross-entropy, sums over the target tokens.
+
+        With R-Drop, half of its definition, ½·[CE₁ + CE₂ + α·½(KL₁₂ + KL₂₁)], so that the loss
+        stays one of a single pass in size; the passes draw different dropout and branches.
+        """
+
+        def logits(factors: Keep) -> Tensor:
+            states = self.model.states(
+                source,
+                target_input,
+                source_boundaries=source_boundaries,
+                target_boundaries=target_boundaries,
+                source_longest=source_longest,
+                target_longest=target_longest,
+                keep=factors,
+            )
+            return F.linear(states, self.model.output_vectors)
+
+        padding = self.model.padding
+        first = logits(keep)
+        loss = smoothed_cross_entropy(
+            first, target_output, smoothing=self.smoothing, padding=padding
+        )
+        if not self.r_drop:
+            return torch.stack([loss.smoothed, loss.plain])
+        second = logits(second_keep)
+        other = smoothed_cross_entropy(
+            second, target_output, smoothing=self.smoothing, padding=padding
+        )
+        apart = consistency(first, second, target_output, padding=padding)
+        smoothed = (loss.smoothed + other.smoothed + self.r_drop * apart) / 2
+        return torch.stack([smoothed, (loss.plain + other.plain) / 2])
+
+
+class Step:
+    """Runs updates eagerly, or with a compiled objective.
+
+    Args:
+        objective: an Objective, possibly compiled or wrapped for many processes.
+        world: how many processes share an update; their gradients are averaged by the wrapper, so
+            that the loss is multiplied by `world` to make it a sum.
+        no_sync: leaves out the exchange of gradients for all but the last batch of an update.
+    """
+
+    def __init__(
+        self,
+        objective: nn.Module,
+        optimiser: Optimiser,
+        *,
+        device: torch.device,
+        world: int = 1,
+        no_sync: Any = nullcontext,
+    ) -> None:
+        self.objective = objective
+        self.optimiser = optimiser
+        self.device = device
+        self.world = world
+        self.no_sync = no_sync
+        self._sums = torch.zeros(6, device=device)
+        self._tokens = 0
+        self._updates = 0
+
+    def run(
+        self,
+        batches: PackedBatches | PaddedBatches,
+        numbers: Sequence[int],
+        *,
+        keeps: Sequence[Keep],
+        rate: float,
+        tokens: int,
+    ) -> None:
+        """One update over the batches of these numbers.
+
+        tokens: how many target tokens the batches of all processes hold.
+
+        keeps: the factors of drop-branch for the first and, with R-Drop, the second pass.
+        """
+        self.optimiser.set_rate(rate)
+        self.optimiser.clear()
+        losses = torch.zeros(2, device=self.device)
+        for number in numbers:
+            batch = batches.batch(number)
+            last = number == numbers[-1]
+            # Gradients in bfloat16 are summed in float32, batch by batch: each is exchanged.
+            context: AbstractContextManager = (
+                nullcontext() if last or self.optimiser.mixed else self.no_sync()
+            )
+            with context:
+                loss = self.objective(*arguments(batch.to(self.device), keeps))
+                (loss[0] * (self.world / tokens)).backward()
+            losses += loss.detach()
+            self._tokens += batch.target_count
+            if self.optimiser.mixed:
+                gradients = [
+                    torch.zeros_like(p) if p.grad is None else p.grad
+                    for p in self.optimiser.parameters
+                ]
+                self.optimiser.gather(gradients, first=number == numbers[0])
+                self.optimiser.clear()
+        norm = self.optimiser.update()
+        self._record(losses, norm)
+        self._updates += 1
+
+    def _record(self, losses: Tensor, norm: Tensor) -> None:
+        """Add to the running sums: losses, norm, skipped updates, and the row of them."""
+        skipped = self.optimiser.skipped
+        fine = skipped == 0
+        self._sums[:2] += torch.where(fine, losses, 0.0)
+        self._sums[2] += torch.where(fine, norm, 0.0)
+        self._sums[3] += skipped
+        self._sums[4] = (self._sums[4] + 1) * skipped
+        self._sums[5] = torch.maximum(self._sums[5], self._sums[4])
+
+    def statistics(self) -> Statistics:
+        """Read and reset the running sums; waits for the device."""
+        smoothed, plain, norm, skipped, _, worst = self._sums.tolist()
+        done = max(1, self._updates - int(skipped))
+        tokens = max(1, self._tokens)
+        self._sums[:4].zero_()
+        self._sums[5].zero_()
+        self._tokens = self._updates = 0
+        return Statistics(smoothed / tokens, plain / tokens, norm / done, int(skipped), int(worst))
+
+
+def arguments(batch: PackedBatch | PaddedBatch, keeps: Sequence[Keep]) -> tuple:
+    """A batch and the factors of its passes as the arguments of an Objective."""
+    ids = (batch.source, batch.target_input, batch.target_output)
+    if isinstance(batch, PackedBatch):
+        return (*ids, batch.source_boundaries, batch.target_boundaries, *keeps)
+    return (*ids, None, None, *keeps)
