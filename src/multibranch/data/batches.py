@@ -329,8 +329,11 @@ def _budgets(
         max_length = max(1, _longest(source), _longest(target))
     target_limit = min(max_length, tokens)
     if source_tokens is None:
-        source_tokens = layout.source_budget(
-            np.minimum(source, max_length), np.minimum(target, target_limit), tokens
+        sources = np.minimum(source, max_length)
+        # A source no longer than the longest target allowed is not dropped for want of room.
+        source_tokens = max(
+            layout.source_budget(sources, np.minimum(target, target_limit), tokens),
+            min(_longest(sources), target_limit),
         )
     if keep:
         source_tokens = max(source_tokens, _longest(source))
