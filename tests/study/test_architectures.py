@@ -1,4 +1,4 @@
-"""The paper's sizes, counted by formula: to the printed digit, and said where they cannot follow."""
+"""The paper's sizes by formula: met to the printed digit, and said where they cannot be."""
 
 import math
 

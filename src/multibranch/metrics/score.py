@@ -1,0 +1,77 @@
+"""A score with its signature, and several seeds' scores as mean and deviation."""
+
+import importlib
+import math
+from collections.abc import Mapping, Sequence, Sized
+from dataclasses import dataclass, field
+from types import ModuleType
+
+from multibranch.errors import UserError
+
+
+@dataclass(frozen=True)
+class Score:
+    """A number from 0 to 100 and how it was computed.
+
+    `details` has what a reader may ask for next, such as BLEU's brevity penalty and precisions.
+    """
+
+    value: float
+    signature: str
+    details: Mapping[str, float] = field(default_factory=dict, compare=False)
+
+    def __str__(self) -> str:
+        return f"{self.value:.2f} ({self.signature})"
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The scores of several seeds: their mean and the sample standard deviation."""
+
+    mean: float
+    deviation: float | None  # None for a single seed, which has none
+    values: tuple[float, ...]
+    signature: str
+
+    def __str__(self) -> str:
+        spread = "" if self.deviation is None else f" ± {self.deviation:.2f}"
+        return f"{self.mean:.2f}{spread} over {len(self.values)} ({self.signature})"
+
+
+def summarise(scores: Sequence[Score]) -> Summary:
+    """Mean and deviation over seeds, of scores that were computed in the same way."""
+    if not scores:
+        raise UserError("There is no score to average; give at least one.")
+    signatures = sorted({score.signature for score in scores})
+    if len(signatures) > 1:
+        raise UserError(
+            f"Scores with different signatures cannot be averaged: {' and '.join(signatures)}."
+        )
+    values = tuple(score.value for score in scores)
+    mean = math.fsum(values) / len(values)
+    deviation = None
+    if len(values) > 1:
+        deviation = math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1))
+    return Summary(mean, deviation, values, signatures[0])
+
+
+def check_pairs(hypotheses: Sized, references: Sized) -> None:
+    """Refuse what cannot be compared line by line."""
+    if len(hypotheses) != len(references):
+        raise UserError(
+            f"There are {len(hypotheses)} outputs for {len(references)} references; "
+            "give one reference a line for every output."
+        )
+    if not len(references):
+        raise UserError("There is nothing to score: outputs and references are empty.")
+
+
+def needed(package: str, *, install: str, purpose: str) -> ModuleType:
+    """An optional package, or a sentence that says how to get it."""
+    try:
+        return importlib.import_module(package)
+    except ImportError as error:
+        raise UserError(
+            f"{purpose} needs the package {package}, which is not installed; "
+            f"install it with: pip install {install}"
+        ) from error
