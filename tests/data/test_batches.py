@@ -262,9 +262,9 @@ def test_without_shuffling_nothing_is_dropped(kind: Any) -> None:
 
 
 def test_small_budgets_drop_no_source_that_a_target_could_be_as_long_as() -> None:
-    store = of_lengths(np.array([4] * 200 + [50]), np.array([4] * 200 + [4]))
-    assert PackedBatches(store, tokens=50).report.dropped == 0
-    assert PackedBatches(store, tokens=49).report.dropped == 1
+    store = of_lengths(np.array([1] * 20_000 + [100]), np.array([4] * 20_001))
+    assert PackedBatches(store, tokens=100).report.dropped == 0
+    assert PackedBatches(store, tokens=99).report.dropped == 1
 
 
 def test_given_budgets_are_kept_so_that_validation_has_the_shapes_of_training() -> None:
