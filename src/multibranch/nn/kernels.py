@@ -1,11 +1,11 @@
-"""Attention over packed sequences: one function for self-attention, one for encoder-decoder.
+"""Attention over packed sequences, and the loss over a large vocabulary: what has its own kernels.
 
 A packed batch is one axis of n tokens cut into sequences by `boundaries`; what lies behind the last
 boundary is the tail and belongs to no sequence. `make_segments` works out once a batch where every
 token's sequence starts and ends, and all layers share the result. All branches and heads are one
 dimension: h = N_a·m heads of width w.
 
-Two paths compute the same function. Triton kernels (nn/triton_kernels.py) run on a GPU, and on a
+Two paths compute the same functions. Triton kernels (nn/triton_kernels.py) run on a GPU, and on a
 CPU through Triton's interpreter when TRITON_INTERPRET=1 is set. Everywhere else, with attention
 dropout, or inside `use_reference()`, plain PyTorch pads the sequences, calls
 scaled_dot_product_attention and gathers the tokens back. Tokens that see no key (the tail) come out
@@ -27,7 +27,7 @@ _INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 _TRITON = False
 if torch.backends.cuda.is_built() or _INTERPRETED:
     try:
-        from multibranch.nn import triton_kernels  # noqa: F401 (registers the operators)
+        from multibranch.nn import operators  # noqa: F401 (registers torch.ops.multibranch)
 
         _TRITON = True
     except ImportError:
@@ -50,17 +50,19 @@ def use_reference() -> Iterator[None]:
         _reference_only = before
 
 
-def _kernels_run(states: Tensor, dropout_p: float) -> bool:
-    """Whether the Triton kernels take this call: a matter of device, type, width and settings."""
+def _kernels_run(states: Tensor) -> bool:
+    """Whether the Triton kernels can take these states: a matter of device, type and settings."""
     return (
         _TRITON
         and not _reference_only
-        and dropout_p == 0
         and (states.is_cuda or _INTERPRETED)
         and states.dtype in _KERNEL_TYPES
-        and states.shape[-1] in _KERNEL_WIDTHS
         and states.shape[0] > 0
     )
+
+
+def _kernels_attend(states: Tensor, dropout_p: float) -> bool:
+    return _kernels_run(states) and states.shape[-1] in _KERNEL_WIDTHS and dropout_p == 0
 
 
 class Segments(NamedTuple):
@@ -123,7 +125,7 @@ def packed_self_attention(
         dropout_p: dropout on the attention weights (plain path only).
     """
     _check("qkv", qkv, (segments.sequence.shape[0], 3), 4, head_scale)
-    if _kernels_run(qkv, dropout_p):
+    if _kernels_attend(qkv, dropout_p):
         intervals = _once(_intervals, segments, segments, causal)
         qkv = qkv if qkv.stride(-1) == 1 else qkv.contiguous()
         return torch.ops.multibranch.self_attention(qkv, *intervals, head_scale)[0]
@@ -151,7 +153,7 @@ def packed_cross_attention(
         )
     _check("q", q, (segments.sequence.shape[0],), 3, head_scale)
     _check("kv", kv, (memory_segments.sequence.shape[0], 2), 4, head_scale)
-    if _kernels_run(q, dropout_p):
+    if _kernels_attend(q, dropout_p):
         intervals = _once(_intervals, segments, memory_segments, False)
         q = q if q.stride(-1) == 1 else q.contiguous()
         kv = kv if kv.stride(-1) == 1 else kv.contiguous()
@@ -205,7 +207,45 @@ def _intervals(
     return start, torch.minimum(end, place + 1), torch.maximum(start, place), end
 
 
-# -- The plain PyTorch path ----------------------------------------------------------------------
+def smoothed_cross_entropy(
+    states: Tensor, weight: Tensor, targets: Tensor, *, smoothing: float, ignore_index: int
+) -> tuple[Tensor, Tensor]:
+    """Label-smoothed cross-entropy of the logits states·weightᵀ, summed over the targets.
+
+    (1 − ε)·CE with the target + ε·mean CE with every token. The kernels keep the logits once, in
+    the type of the states (or autocast's), and turn them into their gradient in place.
+
+    Args:
+        states: (n, d).
+        weight: (V, d), the output embedding.
+        targets: (n,) int64; those equal to `ignore_index` do not count.
+
+    Returns:
+        The smoothed loss, and the plain one without gradient: float32 scalars.
+    """
+    if states.dim() != 2 or weight.dim() != 2 or targets.shape != states.shape[:1]:
+        shapes = ", ".join(str(tuple(x.shape)) for x in (states, weight, targets))
+        raise ValueError(f"states, weight, targets must be (n, d), (V, d), (n,), not {shapes}")
+    if torch.is_autocast_enabled(states.device.type):
+        dtype = torch.get_autocast_dtype(states.device.type)
+        states, weight = states.to(dtype), weight.to(dtype)
+    if _kernels_run(states):
+        grad = torch.is_grad_enabled() and (states.requires_grad or weight.requires_grad)
+        sums, _ = torch.ops.multibranch.smoothed_cross_entropy(
+            states, weight, targets, smoothing, ignore_index, grad
+        )
+        return sums[0], sums[1].detach()
+    logits = F.linear(states, weight)
+    wide = torch.promote_types(logits.dtype, torch.float32)
+    log_probabilities = logits.log_softmax(-1, dtype=wide)
+    real = targets != ignore_index
+    picked = log_probabilities.gather(-1, torch.where(real, targets, 0)[:, None]).squeeze(-1)
+    plain = -torch.where(real, picked, 0.0).sum()
+    uniform = -torch.where(real, log_probabilities.mean(-1), 0.0).sum()
+    return (1 - smoothing) * plain + smoothing * uniform, plain.detach()
+
+
+# -- The plain PyTorch path of attention --------------------------------------------------------
 
 
 class _Padding(NamedTuple):

@@ -1,4 +1,4 @@
-"""The Triton kernels behind `multibranch.nn.kernels`, and their registration as PyTorch operators.
+"""The Triton kernels behind `multibranch.nn.kernels`, and their launches.
 
 Attention over a packed batch: every query token sees one interval of the key tokens, and every key
 token is seen by one interval of the query tokens (`PackedLayout`). A program owns one tile of the
@@ -7,6 +7,8 @@ tokens between the first interval's start and the last one's end, masking what l
 grid depends on the number of tokens alone (one CUDA graph serves every batch), no program is empty,
 and sentences of twenty tokens fill the tensor cores' tiles.
 
+The loss: one program a row of logits, which leaves their gradient in the logits' place.
+
 Letters: n queries, s keys, h heads of all branches together (N_a·m), w the width of a head.
 """
 
@@ -14,7 +16,7 @@ from __future__ import annotations
 
 import math
 import os
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import triton
@@ -303,117 +305,69 @@ def launch_backward(
         )  # fmt: skip
 
 
-# The operators: opaque to torch.compile, which meets one node for each launch.
-_INTERVALS = "Tensor key_start, Tensor key_end, Tensor query_start, Tensor query_end"
-_library = torch.library.Library("multibranch", "DEF")
-_library.define(f"self_attention(Tensor qkv, {_INTERVALS}, Tensor? scale) -> (Tensor, Tensor)")
-_library.define(
-    f"self_attention_backward(Tensor grad, Tensor qkv, Tensor out, Tensor lse, {_INTERVALS}, "
-    "Tensor? scale) -> Tensor"
-)
-_library.define(
-    f"cross_attention(Tensor q, Tensor kv, {_INTERVALS}, Tensor? scale) -> (Tensor, Tensor)"
-)
-_library.define(
-    "cross_attention_backward(Tensor grad, Tensor q, Tensor kv, Tensor out, Tensor lse, "
-    f"{_INTERVALS}, Tensor? scale) -> (Tensor, Tensor)"
-)
+@triton.jit(do_not_specialize=["rows", "ignored"])
+def _cross_entropy(
+    logits, targets, losses, rows, smoothing, ignored,
+    VOCABULARY: tl.constexpr, BLOCK: tl.constexpr, DIFFERENTIATE: tl.constexpr,
+):  # fmt: skip
+    """One row: its smoothed and its plain loss, and the smoothed one's gradient over the logits.
+
+    VOCABULARY is a constant so that the compiler knows how far the rows are aligned. Rows whose
+    target is ignored get zeros.
+    """
+    row = tl.program_id(0)
+    target = tl.load(targets + row)
+    real = target != ignored
+    logits += row.to(tl.int64) * VOCABULARY
+    highest = tl.full([], -float("inf"), tl.float32)
+    total = tl.full([], 0.0, tl.float32)
+    sum_of_all = tl.full([], 0.0, tl.float32)
+    # The target's logit is picked out of the blocks: read on its own, a warp that runs ahead
+    # could have put the gradient there already.
+    hit = tl.full([], 0.0, tl.float32)
+    for first in range(0, VOCABULARY, BLOCK):
+        columns = first + tl.arange(0, BLOCK)
+        there = columns < VOCABULARY
+        values = tl.load(logits + columns, mask=there, other=-float("inf")).to(tl.float32)
+        risen = tl.maximum(highest, tl.max(values, 0))
+        total = total * tl.exp(highest - risen) + tl.sum(tl.exp(values - risen), 0)
+        sum_of_all += tl.sum(tl.where(there, values, 0.0), 0)
+        hit += tl.sum(tl.where(columns == target, values, 0.0), 0)
+        highest = risen
+
+    log_total = highest + tl.log(total)
+    plain = log_total - hit
+    smoothed = (1.0 - smoothing) * plain + smoothing * (log_total - sum_of_all / VOCABULARY)
+    tl.store(losses + row, tl.where(real, smoothed, 0.0))
+    tl.store(losses + rows + row, tl.where(real, plain, 0.0))
+    if DIFFERENTIATE:
+        for first in range(0, VOCABULARY, BLOCK):
+            columns = first + tl.arange(0, BLOCK)
+            there = columns < VOCABULARY
+            values = tl.load(logits + columns, mask=there, other=-float("inf")).to(tl.float32)
+            gradient = tl.exp(values - log_total) - smoothing / VOCABULARY
+            gradient = tl.where(columns == target, gradient - (1.0 - smoothing), gradient)
+            gradient = tl.where(real, gradient, 0.0).to(logits.dtype.element_ty)
+            tl.store(logits + columns, gradient, mask=there)
 
 
-def _self_attention(
-    qkv: Tensor, key_start: Tensor, key_end: Tensor, query_start: Tensor, query_end: Tensor,
-    scale: Tensor | None,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    q, k, v = qkv.unbind(1)
-    return launch_forward(q, k, v, key_start, key_end, scale)
-
-
-def _self_attention_backward(
-    grad: Tensor, qkv: Tensor, out: Tensor, lse: Tensor,
-    key_start: Tensor, key_end: Tensor, query_start: Tensor, query_end: Tensor,
-    scale: Tensor | None,
-) -> Tensor:  # fmt: skip
-    q, k, v = qkv.unbind(1)
-    gradient = torch.empty(qkv.shape, dtype=qkv.dtype, device=qkv.device)
-    intervals = (key_start, key_end, query_start, query_end)
-    dq, dk, dv = gradient.unbind(1)
-    launch_backward(grad, q, k, v, out, lse, intervals, scale, (dq, dk, dv))
-    return gradient
-
-
-def _cross_attention(
-    q: Tensor, kv: Tensor,
-    key_start: Tensor, key_end: Tensor, query_start: Tensor, query_end: Tensor,
-    scale: Tensor | None,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    k, v = kv.unbind(1)
-    return launch_forward(q, k, v, key_start, key_end, scale)
-
-
-def _cross_attention_backward(
-    grad: Tensor, q: Tensor, kv: Tensor, out: Tensor, lse: Tensor,
-    key_start: Tensor, key_end: Tensor, query_start: Tensor, query_end: Tensor,
-    scale: Tensor | None,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    k, v = kv.unbind(1)
-    dq = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-    dkv = torch.empty(kv.shape, dtype=kv.dtype, device=kv.device)
-    intervals = (key_start, key_end, query_start, query_end)
-    dk, dv = dkv.unbind(1)
-    launch_backward(grad, q, k, v, out, lse, intervals, scale, (dq, dk, dv))
-    return dq, dkv
-
-
-def _fake_attention(q: Tensor, *_: Tensor | None) -> tuple[Tensor, Tensor]:
-    queries, heads, width = q.shape[0], q.shape[-2], q.shape[-1]
-    return q.new_empty((queries, heads, width)), q.new_empty((heads, queries), dtype=torch.float32)
-
-
-def _fake_cross_attention_backward(
-    grad: Tensor, q: Tensor, kv: Tensor, *_: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    return q.new_empty(q.shape), kv.new_empty(kv.shape)
-
-
-def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    *tensors, scale = inputs
-    ctx.mark_non_differentiable(output[1])
-    ctx.set_materialize_grads(False)
-    ctx.save_for_backward(*tensors, *output, scale)
-
-
-def _self_attention_gradient(ctx: Any, grad: Tensor | None, _: Tensor | None) -> tuple[Any, ...]:
-    if grad is None:
-        return (None,) * 6
-    qkv, *intervals, out, lse, scale = ctx.saved_tensors
-    backward = torch.ops.multibranch.self_attention_backward
-    return backward(grad, qkv, out, lse, *intervals, scale), None, None, None, None, None
-
-
-def _cross_attention_gradient(ctx: Any, grad: Tensor | None, _: Tensor | None) -> tuple[Any, ...]:
-    if grad is None:
-        return (None,) * 7
-    q, kv, *intervals, out, lse, scale = ctx.saved_tensors
-    backward = torch.ops.multibranch.cross_attention_backward
-    return *backward(grad, q, kv, out, lse, *intervals, scale), None, None, None, None, None
-
-
-for _name, _launch, _fake in (
-    ("self_attention", _self_attention, _fake_attention),
-    (
-        "self_attention_backward",
-        _self_attention_backward,
-        lambda grad, qkv, *_: qkv.new_empty(qkv.shape),
-    ),
-    ("cross_attention", _cross_attention, _fake_attention),
-    ("cross_attention_backward", _cross_attention_backward, _fake_cross_attention_backward),
-):
-    _library.impl(_name, _launch, "CompositeExplicitAutograd")
-    torch.library.register_fake(f"multibranch::{_name}", _fake, lib=_library)
-for _name, _gradient in (
-    ("self_attention", _self_attention_gradient),
-    ("cross_attention", _cross_attention_gradient),
-):
-    torch.library.register_autograd(
-        f"multibranch::{_name}", _gradient, setup_context=_save, lib=_library
-    )
+def launch_cross_entropy(
+    logits: Tensor,
+    targets: Tensor,
+    *,
+    smoothing: float,
+    ignored: int,
+    differentiate: bool,
+    block: int = 4096,
+    warps: int = 8,
+) -> Tensor:
+    """logits (n, V) contiguous, turned into their gradient → losses (2, n), smoothed and plain."""
+    rows, vocabulary = logits.shape
+    losses = torch.empty((2, rows), dtype=torch.float32, device=logits.device)
+    block = min(block, triton.next_power_of_2(vocabulary))
+    with torch.cuda.device_of(logits):
+        _cross_entropy[(rows,)](
+            logits, targets, losses, rows, smoothing, ignored,
+            VOCABULARY=vocabulary, BLOCK=block, DIFFERENTIATE=differentiate, num_warps=warps,
+        )  # fmt: skip
+    return losses
