@@ -1,10 +1,10 @@
-"""Check and time the attention kernels for packed sequences on a GPU.
+"""Check and time the kernels on a GPU: attention over packed sequences, and the loss.
 
     python benchmarks/kernels_gpu.py --json kernels.json [--quick]
 
 First every path of the kernels is compared with a float64 loop over the sequences; then forward and
 backward are timed inside CUDA graphs, for several tiles, beside PyTorch's varlen_attn and the
-plain padded path. The exit status is 1 if a comparison failed.
+plain padded path, and the loss beside the plain one. The exit status is 1 if a comparison failed.
 """
 
 from __future__ import annotations
@@ -25,12 +25,18 @@ import torch
 from torch import Tensor
 
 from multibranch.nn import kernels
-from multibranch.nn.kernels import make_segments, packed_cross_attention, packed_self_attention
+from multibranch.nn.kernels import (
+    make_segments,
+    packed_cross_attention,
+    packed_self_attention,
+    smoothed_cross_entropy,
+)
 from multibranch.nn.triton_kernels import (
     Tiles,
     backward_tiles,
     forward_tiles,
     launch_backward,
+    launch_cross_entropy,
     launch_forward,
 )
 
@@ -260,6 +266,57 @@ def compare_compiled() -> dict[str, Any]:
     return {"case": "compiled and replayed", "error": error, "ok": error <= 0.05}
 
 
+# -- The loss ------------------------------------------------------------------------------------
+
+
+def loss_problem(n: int, d: int, vocabulary: int) -> tuple[Tensor, Tensor, Tensor]:
+    states = torch.randn(n, d, device="cuda", dtype=BF16).requires_grad_()
+    weight = (torch.randn(vocabulary, d, device="cuda") * d**-0.5).to(BF16).requires_grad_()
+    targets = torch.randint(4, vocabulary, (n,), device="cuda")
+    targets[-n // 50 :] = 1
+    return states, weight, targets
+
+
+def loss_step(states: Tensor, weight: Tensor, targets: Tensor) -> list[Tensor]:
+    losses = smoothed_cross_entropy(states, weight, targets, smoothing=0.1, ignore_index=1)
+    return [*losses, *torch.autograd.grad(losses[0] / len(targets), (states, weight))]
+
+
+def compare_loss(n: int, d: int, vocabulary: int) -> dict[str, Any]:
+    states, weight, targets = loss_problem(n, d, vocabulary)
+    results = loss_step(states, weight, targets)
+    doubles = [x.detach().double().requires_grad_() for x in (states, weight)]
+    with kernels.use_reference():
+        references = loss_step(doubles[0], doubles[1], targets)
+    errors = [
+        ((a.double() - b).abs().max() / b.abs().max()).item() for a, b in zip(results, references)
+    ]
+    name = f"loss n={n} d={d} V={vocabulary}"
+    return {"case": name, "error": max(errors), "errors": errors, "ok": max(errors) <= 2.5e-2}
+
+
+def measure_loss(n: int, d: int, vocabulary: int) -> dict[str, Any]:
+    """The whole loss with its gradients, and the kernel alone for several cuts."""
+    problem = loss_problem(n, d, vocabulary)
+    row: dict[str, Any] = {
+        "case": f"loss n={n} d={d} V={vocabulary}",
+        "both": attempt(lambda: microseconds(lambda: loss_step(*problem), 3, 5)),
+    }
+    logits = torch.randn(n, vocabulary, device="cuda", dtype=BF16)
+    how: dict[str, Any] = {"smoothing": 0.1, "ignored": 1, "differentiate": True}
+
+    def kernel(block: int, warps: int) -> Callable[[], Any]:
+        return lambda: launch_cross_entropy(logits, problem[2], block=block, warps=warps, **how)
+
+    row["forward_tiles"] = {
+        str(cut): attempt(lambda cut=cut: microseconds(kernel(*cut), 3, 5))
+        for cut in [(2048, 4), (4096, 4), (4096, 8), (8192, 8), (8192, 16), (16384, 16)]
+    }
+    with kernels.use_reference():
+        row["padded_both"] = attempt(lambda: microseconds(lambda: loss_step(*problem), 2, 3))
+    return row
+
+
 # -- Time ----------------------------------------------------------------------------------------
 
 
@@ -399,6 +456,7 @@ def main() -> int:
     build_all(not args.quick)
     print(f"built after {time.time() - began:.0f} s", flush=True)
     checks = [compare(case) for case in correctness_cases()]
+    checks += [compare_loss(4096, 256, 10152), compare_loss(1000, 512, 32768)]
     try:
         checks.append(compare_compiled())
     except Exception as error:
@@ -413,6 +471,7 @@ def main() -> int:
         flush=True,
     )
     rows = [measure(case, sweep=sweep and not args.quick) for case, sweep in timing_cases()]
+    rows += [measure_loss(4096, 256, 10152), measure_loss(32768, 512, 32768)]
     table(rows)
     print(f"finished after {time.time() - began:.0f} s")
     if args.json:
