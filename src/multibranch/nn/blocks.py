@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from multibranch.nn.attention import MultiBranchAttention
-from multibranch.nn.cache import LayerCache
+from multibranch.nn.cache import DecoderCache, LayerCache
 from multibranch.nn.drop import Keep, check_rate
 from multibranch.nn.feed_forward import MultiBranchFeedForward
 from multibranch.nn.kernels import Segments
@@ -164,28 +164,19 @@ class DecoderBlock(_Block):
         output = self.feed_forward(before, keep_feed_forward)
         return self._after(states, output, self.feed_forward_norm)
 
-    def step(self, states: Tensor, cache: LayerCache, mask: Tensor | None) -> Tensor:
-        """One more token a row: states (b, beam, d) → the same shape; the cache grows by it.
-
-        mask (b, 1, 1, s) says which source positions hold tokens.
-        """
-        b, beam, _ = states.shape
+    def step(self, states: Tensor, layer: LayerCache, cache: DecoderCache) -> Tensor:
+        """One more token a row: states (b, beam, d) → the same shape; the cache remembers it."""
         before = self._before(states, self.attention_norm)
-        query, key, value = self.attention.project(before, 0, 3, slice(None)).unbind(-3)
-        rows = (b * beam, 1, *query.shape[-2:])
-        keys, values = cache.append(
-            key.reshape(rows).transpose(1, 2), value.reshape(rows).transpose(1, 2)
-        )
+        qkv = self.attention.project(before, 0, 3, slice(None))  # (b, beam, 3, h, w)
+        keys, values = cache.append(layer, qkv[:, :, 1:])
         attended = F.scaled_dot_product_attention(
-            query.reshape(rows).transpose(1, 2), keys, values
-        )  # (b·beam, h, 1, w)
-        attended = attended.reshape(b, beam, *query.shape[-2:])
-        states = self._after(
-            states, self.attention.merge(attended, None, slice(None)), self.attention_norm
-        )
+            qkv[:, :, 0].transpose(1, 2), keys, values, attn_mask=cache.ancestry
+        )  # (b, h, beam, w)
+        merged = self.attention.merge(attended.transpose(1, 2), None, slice(None))
+        states = self._after(states, merged, self.attention_norm)
         before = self._before(states, self.cross_attention_norm)
         attended = self.cross_attention.attend_cached(
-            before, cache.memory_key, cache.memory_value, mask=mask
+            before, layer.memory_key, layer.memory_value, mask=cache.mask
         )
         states = self._after(states, attended, self.cross_attention_norm)
         before = self._before(states, self.feed_forward_norm)

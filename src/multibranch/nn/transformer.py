@@ -310,10 +310,11 @@ class MultiBranchTransformer(_Stack):
 
     def step(self, ids: Tensor, cache: DecoderCache) -> Tensor:
         """Logits (b, beam, V) for the token after `ids` (b, beam); the cache remembers `ids`."""
-        position = torch.full((1,), cache.length, device=ids.device)
+        cache.advance()
+        position = torch.full((1,), cache.length - 1, device=ids.device)
         states = self.target_embedding(ids, position)
         for block, layer in zip(self.decoder, cache.layers):
-            states = block.step(states, layer, cache.mask)  # type: ignore[operator]
+            states = block.step(states, layer, cache)  # type: ignore[operator]
         return F.linear(self.decoder_norm(states), self.output_vectors)
 
 

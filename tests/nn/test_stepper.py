@@ -1,0 +1,128 @@
+"""Decoding token by token: the lean decoder against the modules, and what the cache can do."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from multibranch.nn import MultiBranchTransformer
+from multibranch.nn.stepper import Stepper
+
+PAD = 1
+
+
+def small_model(**changes) -> MultiBranchTransformer:
+    said = {
+        "source_vocabulary": 24,
+        "target_vocabulary": 24,
+        "width": 16,
+        "hidden": 32,
+        "heads": 2,
+        "encoder_layers": 1,
+        "decoder_layers": 2,
+        "branches": 3,
+        "dropout": 0.0,
+    }
+    model = MultiBranchTransformer(**{**said, **changes}).double().eval()
+    for name, parameter in model.named_parameters():
+        if "bias" in name:
+            nn.init.normal_(parameter, std=0.1)
+    return model
+
+
+def padded_sources(*lengths: int) -> Tensor:
+    source = torch.full((len(lengths), max(lengths)), PAD)
+    for row, length in enumerate(lengths):
+        source[row, :length] = torch.randint(4, 24, (length,))
+    return source
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"norm": "pre", "activation": "gelu"},
+        {"activation": "swiglu", "ffn_branches": 2, "positions": "learned", "max_length": 4},
+        {"branches": [1, 2, 3], "branch_scale": "released", "share_embeddings": "none"},
+        {"heads": 3, "head_width": 5, "share_embeddings": "target", "target_vocabulary": 8},
+    ],
+)
+@torch.inference_mode()
+def test_stepper_computes_what_the_model_computes(changes):
+    torch.manual_seed(0)
+    model = small_model(**changes)
+    stepper = Stepper(model)
+    source = padded_sources(3, 5, 1)
+    ours = stepper.start(stepper.encode(source), beam=3)
+    theirs = model.start(model.encode(source), beam=3)
+    for _ in range(6):
+        ids = torch.randint(4, model.settings["target_vocabulary"], (3, 3))
+        torch.testing.assert_close(stepper.step(ids, ours), model.step(ids, theirs))
+        beams = torch.randint(0, 3, (3, 3))
+        ours.reorder(beams)
+        theirs.reorder(beams)
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.data())
+@torch.inference_mode()
+def test_cache_operations_never_change_the_logits(data):
+    """Reordering, leaving, tidying and fixed shapes, in any order, against the whole forward."""
+    torch.manual_seed(data.draw(st.integers(0, 1000)))
+    beam = data.draw(st.integers(1, 4))
+    model = small_model()
+    stepper = Stepper(model)
+    source = padded_sources(*data.draw(st.lists(st.integers(1, 5), min_size=1, max_size=4)))
+    cache = stepper.start(stepper.encode(source), beam=beam)
+    written = torch.zeros(len(source), beam, 0, dtype=torch.long)
+    for _ in range(data.draw(st.integers(1, 12))):
+        ids = torch.randint(4, 24, (len(source), beam))
+        logits = stepper.step(ids, cache)
+        written = torch.cat([written, ids.unsqueeze(-1)], dim=-1)
+        whole = model(source.repeat_interleave(beam, 0), written.flatten(0, 1))[:, -1]
+        torch.testing.assert_close(logits.flatten(0, 1), whole)
+        beams = torch.randint(0, beam, (len(source), beam))
+        cache.reorder(beams)
+        written = written.gather(1, beams.unsqueeze(-1).expand_as(written))
+        operation = data.draw(st.sampled_from(["none", "select", "shuffle", "tidy", "fix"]))
+        cache.release()
+        if operation in ("select", "shuffle"):
+            stay = torch.randperm(len(source))
+            if operation == "select":
+                stay = stay[: max(1, len(source) - 1)].sort().values
+            cache.select(stay)
+            source, written = source[stay], written[stay]
+        elif operation == "tidy":
+            cache.tidy()
+        elif operation == "fix":
+            cache.reserve(3)
+            cache.fix()
+
+
+@torch.inference_mode()
+def test_tidy_keeps_one_slot_for_a_past_that_all_beams_share():
+    torch.manual_seed(0)
+    stepper = Stepper(small_model())
+    cache = stepper.start(stepper.encode(padded_sources(3, 2)), beam=4)
+    for _ in range(6):
+        stepper.step(torch.randint(4, 24, (2, 4)), cache)
+        cache.reorder(torch.zeros(2, 4, dtype=torch.long))
+    assert cache.used == 24
+    cache.tidy()
+    assert cache.used == 6  # one a position: all rows descend from row 0
+    assert cache.layers[0].key_value.shape[3] == 6
+    assert cache.length == 6
+
+
+@torch.inference_mode()
+def test_logits_are_float32_however_small_the_weights():
+    torch.manual_seed(0)
+    model = small_model().float()
+    exact = Stepper(model)
+    rough = Stepper(model.bfloat16())
+    ids, source = torch.randint(4, 24, (2, 1)), padded_sources(3, 4)
+    logits = rough.step(ids, rough.start(rough.encode(source)))
+    assert logits.dtype == torch.float32
+    expected = exact.step(ids, exact.start(exact.encode(source)))
+    assert (logits - expected).norm() / expected.norm() < 3e-2
