@@ -1,0 +1,124 @@
+"""Count the parameters of a model, or of every architecture in the paper's tables.
+
+For a configuration file, the table shows where the parameters are (embeddings, encoder, decoder)
+and what they are (attention, feed-forward, norms). The vocabularies may be left out of the file
+where they come from the data; say them here then.
+
+With --paper, each architecture of the paper's tables is listed with its count by the paper's own
+description and the figure that the paper prints, and where the two do not agree, why.
+
+Examples:
+  multibranch params configs/iwslt14-de-en.yaml --vocabulary 10152
+  multibranch params --paper
+  multibranch params --paper --json
+"""
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from multibranch.errors import UserError
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "config", nargs="?", type=Path, metavar="CONFIG", help="a YAML file with a `model:` section"
+    )
+    parser.add_argument(
+        "--vocabulary",
+        type=int,
+        nargs="+",
+        metavar="SIZE",
+        help="entries of the joint vocabulary, or of the source's and the target's",
+    )
+    parser.add_argument("--paper", action="store_true", help="list the paper's architectures")
+    parser.add_argument("--json", action="store_true", help="print JSON for programs")
+
+
+def run(args: argparse.Namespace) -> None:
+    if args.paper == (args.config is not None):
+        raise UserError("Give either a configuration file or --paper.")
+    if args.paper:
+        _paper(as_json=args.json)
+    else:
+        _config(args.config, args.vocabulary, as_json=args.json)
+
+
+def _config(path: Path, vocabulary: Sequence[int] | None, *, as_json: bool) -> None:
+    from multibranch.study.counting import KINDS, PLACES, count_parameters, read_model_section
+
+    settings = read_model_section(path)
+    if vocabulary:
+        settings["source_vocabulary"], settings["target_vocabulary"] = vocabulary[0], vocabulary[-1]
+    missing = [key for key in ("source_vocabulary", "target_vocabulary") if key not in settings]
+    if missing or len(vocabulary or ()) > 2:
+        raise UserError(
+            f"The size of the vocabulary is not known from {path}; "
+            "add --vocabulary SIZE, or --vocabulary SOURCE TARGET for separate ones."
+        )
+    try:
+        counts = count_parameters(**settings)
+    except (ValueError, TypeError) as error:
+        raise UserError(f"{path}: {error}") from error
+    by_kind = {kind: sum(counts[place][kind] for place in PLACES) for kind in KINDS}
+    by_place = {place: sum(counts[place].values()) for place in PLACES}
+    total = sum(by_place.values())
+    if as_json:
+        print(json.dumps({"config": str(path), **by_place, **by_kind, "total": total}, indent=2))
+        return
+    rows = [[place, *(counts[place][kind] for kind in KINDS), by_place[place]] for place in PLACES]
+    rows.append(["total", *by_kind.values(), total])
+    _table(["", *(kind.replace("_", "-") for kind in KINDS), "total"], rows, title=str(path))
+
+
+def _paper(*, as_json: bool) -> None:
+    from multibranch.study.architectures import architectures, met, parameters
+
+    found = architectures()
+    if as_json:
+        records = [
+            {**one.record(), "layers": [one.encoder_layers, one.decoder_layers], "met": met(one)}
+            for one in found
+        ]
+        print(json.dumps(records, indent=2, ensure_ascii=False))
+        return
+    notes: list[str] = []
+    rows = []
+    for one in found:
+        if one.note and one.note not in notes:
+            notes.append(one.note)
+        shape = f"{one.branches}/{one.width}/{one.hidden}"
+        vocabulary = f"{one.vocabulary:,}"
+        if one.source_vocabulary:
+            vocabulary = f"{one.source_vocabulary:,}+{vocabulary}"
+        layers = f"{one.encoder_layers}+{one.decoder_layers}"
+        figure = "" if one.paper_millions is None else f"{one.paper_millions}"
+        mark = f"[{notes.index(one.note) + 1}]" if one.note else ""
+        size = f"{parameters(one) / 1e6:.1f}"
+        count = f"{parameters(one):,}"
+        rows.append(
+            [one.table, shape, one.ffn_branches, one.heads, layers, vocabulary, count, size, figure]
+            + [mark]
+        )
+    header = ["Table", "N_a/d/d_h", "N_f", "M", "layers", "vocabulary", "parameters", "M here"]
+    _table([*header, "M paper", "note"], rows, title="The architectures of the paper's tables")
+    for number, note in enumerate(notes, 1):
+        print(f"[{number}] {note}")
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[Any]], *, title: str) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=title, title_justify="left")
+    for index, name in enumerate(header):
+        table.add_column(name, justify="left" if index == 0 else "right", no_wrap=True)
+    for row in rows:
+        cells = [f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in row]
+        table.add_row(*(Text(cell) for cell in cells))
+    console = Console()
+    # A file or a pipe has no width to keep to.
+    console.print(table) if console.is_terminal else Console(width=120).print(table)

@@ -1,0 +1,59 @@
+"""Counting the parameters of a configuration, by place and by kind, without allocating them."""
+
+import difflib
+import inspect
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+
+from multibranch.errors import UserError
+from multibranch.nn import MultiBranchAttention, MultiBranchFeedForward, MultiBranchTransformer
+
+PLACES = ("embeddings", "encoder", "decoder")
+KINDS = ("embeddings", "attention", "feed_forward", "norms")
+
+
+def read_model_section(path: Path) -> dict[str, Any]:
+    """The `model:` section of a configuration file: keyword arguments of the model."""
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}.") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is not a YAML file: {error}") from error
+    section = content.get("model") if isinstance(content, dict) else None
+    if not isinstance(section, dict):
+        raise UserError(f"{path} has no section `model:` with the model's settings; add one.")
+    known = list(inspect.signature(MultiBranchTransformer).parameters)
+    for name in section:
+        if name not in known:
+            near = difflib.get_close_matches(str(name), known, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}."
+            raise UserError(f"{path}: model.{name} is no setting of the model; {hint}")
+    return section
+
+
+def count_parameters(**settings: Any) -> dict[str, dict[str, int]]:
+    """{place: {kind: parameters}} of the `MultiBranchTransformer` with these settings."""
+    with torch.device("meta"):
+        model = MultiBranchTransformer(**settings)
+    counts = {place: dict.fromkeys(KINDS, 0) for place in PLACES}
+    for prefix, module in model.named_modules():
+        place = prefix.split(".")[0].split("_")[0]
+        kind = _kind(module)
+        for parameter in module.parameters(recurse=False):
+            where = place if kind != "embeddings" else "embeddings"
+            counts[where][kind] += parameter.numel()
+    return counts
+
+
+def _kind(module: torch.nn.Module) -> str:
+    if isinstance(module, MultiBranchAttention):
+        return "attention"
+    if isinstance(module, MultiBranchFeedForward):
+        return "feed_forward"
+    if isinstance(module, torch.nn.LayerNorm):
+        return "norms"
+    return "embeddings"
