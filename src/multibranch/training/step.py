@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from multibranch.data import PackedBatch, PackedBatches, PaddedBatch, PaddedBatches
-from multibranch.nn import MultiBranchTransformer
+from multibranch.nn import MultiBranchTransformer, kernels
 from multibranch.nn.drop import Keep
 from multibranch.training.loss import consistency, smoothed_cross_entropy
 from multibranch.training.optimiser import Optimiser
@@ -60,8 +60,8 @@ class Objective(nn.Module):
         stays one of a single pass in size; the passes draw different dropout and branches.
         """
 
-        def logits(factors: Keep) -> Tensor:
-            states = self.model.states(
+        def states(factors: Keep) -> Tensor:
+            return self.model.states(
                 source,
                 target_input,
                 source_boundaries=source_boundaries,
@@ -70,22 +70,23 @@ class Objective(nn.Module):
                 target_longest=target_longest,
                 keep=factors,
             )
-            return F.linear(states, self.model.output_vectors)
 
-        padding = self.model.padding
-        first = logits(keep)
-        loss = smoothed_cross_entropy(
-            first, target_output, smoothing=self.smoothing, padding=padding
-        )
+        output, padding = self.model.output_vectors, self.model.padding
+        targets = target_output.flatten()
+        first = states(keep).flatten(0, -2)  # (n, d)
         if not self.r_drop:
-            return torch.stack([loss.smoothed, loss.plain])
-        second = logits(second_keep)
-        other = smoothed_cross_entropy(
-            second, target_output, smoothing=self.smoothing, padding=padding
-        )
-        apart = consistency(first, second, target_output, padding=padding)
-        smoothed = (loss.smoothed + other.smoothed + self.r_drop * apart) / 2
-        return torch.stack([smoothed, (loss.plain + other.plain) / 2])
+            smoothed, plain = kernels.smoothed_cross_entropy(
+                first, output, targets, smoothing=self.smoothing, ignore_index=padding
+            )
+            return torch.stack([smoothed, plain])
+        logits = [F.linear(first, output), F.linear(states(second_keep).flatten(0, -2), output)]
+        losses = [
+            smoothed_cross_entropy(each, targets, smoothing=self.smoothing, padding=padding)
+            for each in logits
+        ]
+        apart = consistency(logits[0], logits[1], targets, padding=padding)
+        smoothed = (losses[0].smoothed + losses[1].smoothed + self.r_drop * apart) / 2
+        return torch.stack([smoothed, (losses[0].plain + losses[1].plain) / 2])
 
 
 class Step:

@@ -1,11 +1,9 @@
 """The loss on held-out pairs."""
 
 import torch
-from torch.nn.functional import linear
 
 from multibranch.data import PackedBatches, PairStore
-from multibranch.nn import MultiBranchTransformer
-from multibranch.training.loss import smoothed_cross_entropy
+from multibranch.nn import MultiBranchTransformer, kernels
 from multibranch.training.processes import Processes
 
 
@@ -37,13 +35,14 @@ def validation_loss(
             source_longest=batch.source_longest,
             target_longest=batch.target_longest,
         )
-        loss = smoothed_cross_entropy(
-            linear(states, model.output_vectors),
+        loss = kernels.smoothed_cross_entropy(
+            states,
+            model.output_vectors,
             batch.target_output,
             smoothing=smoothing,
-            padding=model.padding,
+            ignore_index=model.padding,
         )
-        sums += torch.stack([loss.smoothed, loss.plain])
+        sums += torch.stack(loss)
         count += batch.target_count
     model.train(was_training)
     smoothed, plain = sums.tolist()

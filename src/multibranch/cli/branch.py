@@ -1,0 +1,65 @@
+"""Branch a trained model out: proximal initialisation, and nothing else.
+
+  multibranch branch runs/transformer --branches 3 --output runs/transformer-3
+
+The new directory computes exactly what the old one computed, with N_a copies of every attention
+layer; training it with drop-branch parts the copies. `multibranch train` with train.init_from does
+the same on the fly.
+"""
+
+import argparse
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", metavar="DIR", help="a model directory")
+    parser.add_argument(
+        "--branches", type=int, required=True, help="N_a, the branches it will have"
+    )
+    parser.add_argument("--output", required=True, metavar="DIR", help="where the new model goes")
+    parser.add_argument(
+        "--noise",
+        type=float,
+        default=0.0,
+        help="noise on the copies, relative to the weights' deviation (default 0: exact copies)",
+    )
+    parser.add_argument(
+        "--tile", action="store_true", help="repeat the branches of a model that has some already"
+    )
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+
+
+def run(args: argparse.Namespace) -> None:
+    import warnings
+    from pathlib import Path
+
+    from multibranch.cli.output import print_result
+    from multibranch.directory import load_model, load_text, read_config, save_model
+    from multibranch.errors import UserError
+    from multibranch.nn import branch_out
+
+    output = Path(args.output)
+    if output.exists():
+        raise UserError(f"{output} exists already: choose another --output, or remove it")
+    model = load_model(args.model)
+    text = load_text(args.model)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what drops is the business of the training to come
+            branched = branch_out(
+                model,
+                branches=args.branches,
+                noise=args.noise,
+                how="tile" if args.tile else "error",
+            )
+    except ValueError as error:
+        raise UserError(str(error)) from None
+    config = read_config(args.model)
+    kept = {name: config[name] for name in ("task", "training", "decoding") if name in config}
+    save_model(output, branched, text, extra={**kept, "branched_from": str(args.model)})
+    row = {
+        "model": str(output),
+        "branches": args.branches,
+        "parameters_before": sum(p.numel() for p in model.parameters()),
+        "parameters": sum(p.numel() for p in branched.parameters()),
+    }
+    print_result([row], as_json=args.json, title="Branched out")

@@ -1,0 +1,1 @@
+"""Which data, model, loss, decoding and metric belong together, task by task."""

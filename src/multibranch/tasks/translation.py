@@ -1,0 +1,79 @@
+"""Translation and code generation: which data, model, training, decoding and score go together."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from multibranch.data import PreparedData
+from multibranch.data.builtin import builtin
+from multibranch.errors import UserError
+from multibranch.nn import MultiBranchTransformer
+from multibranch.training import Config, Outcome, Trainer
+
+
+def open_data(config: Config) -> PreparedData:
+    """The prepared folder that a configuration names, or the built-in corpus."""
+    data = config.data
+    if data.folder is not None:
+        return PreparedData.open(data.folder)
+    place = Path(config.train.output).parent / f"builtin-{data.builtin}-{data.builtin_pairs}"
+    return PreparedData.open(builtin(data.builtin, place, pairs=data.builtin_pairs))
+
+
+def train(config: Config, *, quiet: bool = False) -> Outcome:
+    """Train as the configuration says."""
+    data = open_data(config)
+    return Trainer(config, data, score=validation_score(config, data), quiet=quiet).run()
+
+
+def validation_score(config: Config, data: PreparedData) -> Any:
+    """BLEU of a model on the first validation sentences, for the trainer to call."""
+
+    def score(model: MultiBranchTransformer) -> tuple[float, str]:
+        from multibranch.decoding import Translator
+        from multibranch.metrics import multi_bleu
+
+        count = config.train.validate_sentences
+        sources = data.lines("valid", "source")[:count]
+        references = data.lines("valid", "target")[:count]
+        text = data.text
+        translator = Translator([model], text)
+        outputs = translator.translate(
+            sources,
+            beam=config.decode.beam,
+            length_penalty=config.decode.length_penalty,
+            tokenised_output=True,
+        )
+        references = [text.tokenise(line, "target") for line in references]
+        return multi_bleu(outputs, references).value, "BLEU"
+
+    return score
+
+
+def two_stage(config: Config, *, quiet: bool = False) -> list[tuple[str, Outcome]]:
+    """The paper's procedure: the standard Transformer, then the MAT from it (Section 3.3)."""
+    branches = config.model.branches
+    if branches == 1:
+        raise UserError("--two-stage needs model.branches above 1: that is what the MAT adds")
+    if config.train.init_from is not None:
+        raise UserError("--two-stage trains its own first stage: remove train.init_from")
+    folder = Path(config.train.output)
+    first = dataclasses.replace(
+        config,
+        model=dataclasses.replace(config.model, branches=1, drop_branch=0.0, drop_ffn=None),
+        train=dataclasses.replace(config.train, output=str(folder / "transformer")),
+    )
+    if config.data.folder is None:
+        data = open_data(config)
+        first.data = config.data = dataclasses.replace(config.data, folder=str(data.folder))
+    outcomes = [("Transformer", train(first, quiet=quiet))]
+    if outcomes[0][1].interrupted:
+        return outcomes
+    second = dataclasses.replace(
+        config,
+        train=dataclasses.replace(
+            config.train, output=str(folder / "mat"), init_from=str(folder / "transformer")
+        ),
+    )
+    outcomes.append((f"MAT, {branches} branches", train(second, quiet=quiet)))
+    return outcomes
