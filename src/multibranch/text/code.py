@@ -7,10 +7,15 @@ it, as NEWLINE, INDENT and DEDENT. `code_to_text` turns such a line into formatt
 Some public corpora write Python's layout as DCNL (a new line) and DCSP (one level of indentation)
 around lines of source left as they are; `code_to_text` knows them, and `text_to_code` writes them
 when asked for `layout="dcnl"`.
+
+`code_tokeniser` and `code_detokeniser` give the same as functions by language, "nl" included: the
+sentences that describe code.
 """
 
+import ast
 import keyword
 import re
+import warnings
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 
@@ -35,16 +40,18 @@ def code_to_text(tokens: str, language: str) -> str:
     return _python_text(_lex(tokens, language))
 
 
-def text_to_code(text: str, language: str, *, layout: str = "words") -> str:
-    """Text as one line of tokens.
+def text_to_code(
+    text: str, language: str, *, layout: str = "words", placeholders: bool = False
+) -> str:
+    """Text as one line of tokens; a line of tokens is its own.
 
     Comments and blank lines go; blanks and line ends inside a string become one blank, since a
     line of tokens is one line. `layout` says how Python's is written: "words" (NEWLINE, INDENT,
-    DEDENT) or "dcnl" (DCNL, DCSP).
+    DEDENT) or "dcnl" (DCNL, DCSP). With `placeholders`, Java's literals become _STR, _NUM, _BOOL.
     """
     _check(language)
     if language == "java":
-        return " ".join(_lex(text, language))
+        return " ".join(_lex(text, language, placeholders=placeholders))
     if layout == "dcnl":
         return _to_dcnl(text)
     return " ".join(_python_tokens(text))
@@ -54,6 +61,35 @@ def _check(language: str) -> None:
     if language not in LANGUAGES:
         known = " and ".join(LANGUAGES)
         raise UserError(f"Code in {language!r} is not known here; the languages are {known}.")
+
+
+def code_tokeniser(language: str) -> Callable[[str], str]:
+    """The function that turns text into words: "nl", "java" (with placeholders) or "python"."""
+    if language == "nl":
+        return lambda text: " ".join(re.findall(r"\w+|[^\w\s]", text.lower()))
+    _check(language)
+    return lambda text: text_to_code(text, language, placeholders=True)
+
+
+def code_detokeniser(language: str) -> Callable[[str], str]:
+    """The function that turns words back into text: "nl", "java" or "python"."""
+    if language == "nl":
+        from multibranch.text.detokenise import MosesDetokeniser
+
+        return MosesDetokeniser("en")
+    _check(language)
+    return lambda tokens: code_to_text(tokens, language)
+
+
+def normalise_python(tokens: str) -> str | None:
+    """Python as its own syntax tree spells it, as the paper does; None where it does not parse."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about escapes in somebody else's strings
+            text = ast.unparse(ast.parse(code_to_text(tokens, "python")))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    return text_to_code(text + "\n", "python")
 
 
 # Lexing. Both languages share the shape of it: what to skip, strings, numbers, names, operators,
@@ -79,7 +115,7 @@ _PYTHON = re.compile(
 _JAVA = re.compile(
     r"""
     (?P<skip>\s+|//[^\n]*|/\*.*?\*/)
-    |(?P<string>STRING)
+    |(?P<string>\"\"\"(?:[^\\]|\\.)*?\"\"\"|STRING)
     |(?P<number>0[xX][\da-fA-F_.]+(?:[pP][+-]?\d+)?[lLfFdD]?|0[bB][01_]+[lL]?|DECIMAL[lLfFdD]?)
     |(?P<name>[^\W\d$]?[\w$]+)
     |(?P<operator>>>>=|>>=|<<=|\.\.\.|->|::|\+\+|--|&&|\|\||==|!=|<=|>=|<<|[-+*/%&|^]=)
@@ -87,17 +123,22 @@ _JAVA = re.compile(
     """.replace("STRING", _STRING).replace("DECIMAL", _DECIMAL),
     re.VERBOSE | re.DOTALL,
 )
+_PLACEHOLDERS = {"string": "_STR", "number": "_NUM"}
 _OPENING, _CLOSING = frozenset("([{"), frozenset(")]}")
 
 
-def _lex(text: str, language: str) -> list[str]:
+def _lex(text: str, language: str, *, placeholders: bool = False) -> list[str]:
     """The tokens of a text without regard to its lines."""
     pattern = _JAVA if language == "java" else _PYTHON
-    return [
-        re.sub(r"\s+", " ", match[0]) if match.lastgroup == "string" else match[0]
-        for match in pattern.finditer(text)
-        if match.lastgroup not in ("skip", "newline")
-    ]
+    tokens = []
+    for match in pattern.finditer(text):
+        kind, token = match.lastgroup, match[0]
+        if kind in ("skip", "newline"):
+            continue
+        if placeholders and (kind in _PLACEHOLDERS or token in ("true", "false")):
+            token = _PLACEHOLDERS.get(str(kind), "_BOOL")
+        tokens.append(re.sub(r"\s+", " ", token) if kind == "string" else token)
+    return tokens
 
 
 # Python: layout.
@@ -280,12 +321,9 @@ def _separable(first: str, second: str, language: str) -> bool:
     return _lex(first + second, language) == [first, second]
 
 
-def _is_word(token: str) -> bool:
-    return token[0].isalnum() or token[0] in "_$" or token[-1] in "\"'"
-
-
 def _ends_operand(token: str, keywords: frozenset[str]) -> bool:
-    return (_is_word(token) and token not in keywords) or token in _CLOSING
+    word = token[0].isalnum() or token[0] in "_$" or token[-1] in "\"'"
+    return (word and token not in keywords) or token in _CLOSING
 
 
 def _tight_everywhere(before: str, token: str, keywords: frozenset[str]) -> bool:
@@ -345,7 +383,7 @@ def _java_tight(tokens: list[str]) -> list[bool]:
     return tight
 
 
-_IN_GENERICS: Callable[[str], object] = re.compile(r"[\w$]+|[,?.&@\[\]]").fullmatch
+_IN_GENERICS = re.compile(r"[\w$]+|[,?.&@\[\]]")
 
 
 def _generics(tokens: list[str]) -> set[int]:
@@ -357,6 +395,6 @@ def _generics(tokens: list[str]) -> set[int]:
             opened.append(index)
         elif token == ">" and opened:
             found |= {opened.pop(), index}
-        elif not _IN_GENERICS(token):
+        elif not _IN_GENERICS.fullmatch(token):
             opened.clear()
     return found
