@@ -1,6 +1,7 @@
 """Code as tokens and as text: formatted for people, and exactly inverse."""
 
 import lzma
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -211,3 +212,10 @@ def test_tokens_and_text_are_inverse_on_every_reference(
         line for line in lines if text_to_code(code_to_text(line, language), language) != line
     ]
     assert different == []
+
+
+def test_tokens_and_text_are_inverse_on_the_built_in_corpus() -> None:
+    corpus = pytest.importorskip("multibranch.data.builtin.code")
+    lines = [line for _, line in islice(corpus.pairs(1), 1000)]
+    assert len(lines) == 1000
+    assert [text_to_code(code_to_text(line, "python"), "python") for line in lines] == lines
