@@ -25,7 +25,12 @@ class Layout(NamedTuple):
 
 
 class _Block(nn.Module):
-    """What both blocks share: residual connections, norms and the split of `keep`."""
+    """What both blocks share: sublayers with residual connection and norm, the split of `keep`."""
+
+    attention: MultiBranchAttention
+    attention_norm: nn.LayerNorm
+    feed_forward: MultiBranchFeedForward
+    feed_forward_norm: nn.LayerNorm
 
     def __init__(self, *, norm: str, dropout: float) -> None:
         super().__init__()
@@ -65,27 +70,26 @@ class _Block(nn.Module):
         states = states + F.dropout(output, self.dropout, self.training)
         return states if self.pre_norm else norm(states)
 
+    # The sublayers: a layer with its residual connection and norm. Each is what a trainer that
+    # skips dropped work compiles by itself, once for every pattern of kept branches.
 
-def _attend(
-    layer: MultiBranchAttention,
-    states: Tensor,
-    layout: Layout,
-    *,
-    memory: Tensor | None = None,
-    memory_layout: Layout | None = None,
-    causal: bool = False,
-    keep: Keep = None,
-) -> Tensor:
-    """Self- or encoder-decoder attention in the layout of the batch."""
-    if layout.segments is not None:
-        memory_segments = None if memory_layout is None else memory_layout.segments
-        return layer.attend_packed(
-            states, layout.segments, memory, memory_segments, causal=causal, keep=keep
-        )
-    attended_to = layout if memory_layout is None else memory_layout
-    # Behind a causal mask no token sees the padding at the end of its own sequence.
-    mask = None if causal else attended_to.mask
-    return layer.attend(states, memory, mask=mask, causal=causal, keep=keep)
+    def self_attention_sublayer(
+        self, states: Tensor, layout: Layout, keep: Keep, causal: bool
+    ) -> Tensor:
+        """Self-attention: states (b, t, d) or (n, d) → the same shape."""
+        before = self._before(states, self.attention_norm)
+        if layout.segments is not None:
+            output = self.attention.attend_packed(before, layout.segments, causal=causal, keep=keep)
+        else:
+            # Behind a causal mask no token sees the padding at the end of its own sequence.
+            mask = None if causal else layout.mask
+            output = self.attention.attend(before, mask=mask, causal=causal, keep=keep)
+        return self._after(states, output, self.attention_norm)
+
+    def feed_forward_sublayer(self, states: Tensor, keep: Keep) -> Tensor:
+        """The feed-forward layer: states (…, d) → the same shape."""
+        before = self._before(states, self.feed_forward_norm)
+        return self._after(states, self.feed_forward(before, keep), self.feed_forward_norm)
 
 
 class EncoderBlock(_Block):
@@ -109,12 +113,8 @@ class EncoderBlock(_Block):
     def forward(self, states: Tensor, layout: Layout, keep: Keep = None) -> Tensor:
         """states (b, s, d) or (n, d) → the same shape"""
         keep_attention, keep_feed_forward = self._split(keep)
-        before = self._before(states, self.attention_norm)
-        attended = _attend(self.attention, before, layout, keep=keep_attention)
-        states = self._after(states, attended, self.attention_norm)
-        before = self._before(states, self.feed_forward_norm)
-        output = self.feed_forward(before, keep_feed_forward)
-        return self._after(states, output, self.feed_forward_norm)
+        states = self.self_attention_sublayer(states, layout, keep_attention, False)
+        return self.feed_forward_sublayer(states, keep_feed_forward)
 
 
 class DecoderBlock(_Block):
@@ -147,22 +147,22 @@ class DecoderBlock(_Block):
     ) -> Tensor:
         """states (b, t, d) or (n, d), memory (b, s, d) or (n', d) → the shape of states"""
         keep_attention, keep_cross, keep_feed_forward = self._split(keep)
-        before = self._before(states, self.attention_norm)
-        attended = _attend(self.attention, before, layout, causal=True, keep=keep_attention)
-        states = self._after(states, attended, self.attention_norm)
+        states = self.self_attention_sublayer(states, layout, keep_attention, True)
+        states = self.cross_attention_sublayer(states, layout, memory, memory_layout, keep_cross)
+        return self.feed_forward_sublayer(states, keep_feed_forward)
+
+    def cross_attention_sublayer(
+        self, states: Tensor, layout: Layout, memory: Tensor, memory_layout: Layout, keep: Keep
+    ) -> Tensor:
+        """Attention to the encoder's states: states (b, t, d) or (n, d) → the same shape."""
         before = self._before(states, self.cross_attention_norm)
-        attended = _attend(
-            self.cross_attention,
-            before,
-            layout,
-            memory=memory,
-            memory_layout=memory_layout,
-            keep=keep_cross,
-        )
-        states = self._after(states, attended, self.cross_attention_norm)
-        before = self._before(states, self.feed_forward_norm)
-        output = self.feed_forward(before, keep_feed_forward)
-        return self._after(states, output, self.feed_forward_norm)
+        if layout.segments is not None:
+            output = self.cross_attention.attend_packed(
+                before, layout.segments, memory, memory_layout.segments, keep=keep
+            )
+        else:
+            output = self.cross_attention.attend(before, memory, mask=memory_layout.mask, keep=keep)
+        return self._after(states, output, self.cross_attention_norm)
 
     def step(self, states: Tensor, layer: LayerCache, cache: DecoderCache) -> Tensor:
         """One more token a row: states (b, beam, d) → the same shape; the cache remembers it."""

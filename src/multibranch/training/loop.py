@@ -34,12 +34,12 @@ from multibranch.training.averaging import Snapshots
 from multibranch.training.checkpoint import Checkpoints, Progress
 from multibranch.training.config import Config
 from multibranch.training.display import Display, forget_after
-from multibranch.training.graphed import GraphedStep
 from multibranch.training.optimiser import Optimiser
-from multibranch.training.processes import join, leave, shard, wrap
+from multibranch.training.processes import join, leave, shard
 from multibranch.training.schedule import inverse_sqrt
 from multibranch.training.start import first_model
-from multibranch.training.step import Objective, Step
+from multibranch.training.step import Objective
+from multibranch.training.steps import choose_step
 from multibranch.training.validation import validation_loss
 
 # A score of the model on the validation sentences, and its name: (model) → (value, name).
@@ -142,7 +142,14 @@ class Trainer:
         if self.processes.first:
             forget_after(self.folder, self.progress.update)
         self.batches = self.batches.at_epoch(self.progress.epoch)
-        self.step = self._step(objective, sharded)
+        self.step = choose_step(
+            objective,
+            self.optimiser,
+            self.batches,
+            processes=self.processes,
+            train=self.train,
+            sharded=sharded,
+        )
         self._introduce(resumed is not None)
 
     def _claim_folder(self) -> None:
@@ -192,27 +199,6 @@ class Trainer:
         if self.train.precision == "auto":
             return torch.bfloat16 if self.device.type == "cuda" else torch.float32
         return torch.bfloat16 if self.train.precision == "bfloat16" else torch.float32
-
-    def _step(self, objective: Objective, sharded: bool) -> Step:
-        """How updates are run: captured as CUDA graphs where that applies, else one by one."""
-        on_gpu = self.device.type == "cuda"
-        compile_it = on_gpu if self.train.compile is None else self.train.compile
-        compile_it = compile_it and not self.train.skip_dropped
-        alone = self.processes.world == 1
-        if compile_it and on_gpu and alone and isinstance(self.batches, PackedBatches):
-            return GraphedStep(objective, self.optimiser, self.batches)
-        if sharded:
-            return Step(objective, self.optimiser, device=self.device, world=1)
-        wrapped, no_sync = wrap(objective, self.processes, unused=self.train.skip_dropped)
-        if compile_it:
-            wrapped.compile()
-        return Step(
-            wrapped,
-            self.optimiser,
-            device=self.device,
-            world=self.processes.world,
-            no_sync=no_sync,
-        )
 
     def _introduce(self, resumed: bool) -> None:
         parameters = sum(p.numel() for p in self.model.parameters())

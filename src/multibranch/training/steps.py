@@ -1,0 +1,34 @@
+"""Which way updates are run: as CUDA graphs, with dropped work skipped, sharded, or plainly."""
+
+from multibranch.data import PackedBatches, PaddedBatches
+from multibranch.training.config import TrainConfig
+from multibranch.training.graphed import GraphedStep
+from multibranch.training.optimiser import Optimiser
+from multibranch.training.processes import Processes, wrap
+from multibranch.training.skipping import compile_sublayers
+from multibranch.training.step import Objective, Step
+
+
+def choose_step(
+    objective: Objective,
+    optimiser: Optimiser,
+    batches: PackedBatches | PaddedBatches,
+    *,
+    processes: Processes,
+    train: TrainConfig,
+    sharded: bool,
+) -> Step:
+    """The fastest way that this device, these batches and the configuration allow."""
+    on_gpu = processes.device.type == "cuda"
+    compiled = on_gpu if train.compile is None else train.compile
+    if sharded:
+        return Step(objective, optimiser, device=processes.device)
+    alone, packed = processes.world == 1, isinstance(batches, PackedBatches)
+    if compiled and on_gpu and alone and packed and not train.skip_dropped:
+        return GraphedStep(objective, optimiser, batches)  # type: ignore[arg-type]
+    if compiled and train.skip_dropped:
+        compile_sublayers(objective.model)
+    wrapped, no_sync = wrap(objective, processes, unused=train.skip_dropped)
+    if compiled and not train.skip_dropped:
+        wrapped.compile()
+    return Step(wrapped, optimiser, device=processes.device, world=processes.world, no_sync=no_sync)
