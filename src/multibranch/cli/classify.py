@@ -1,0 +1,34 @@
+"""Classify lines from standard input with a model that `multibranch train` fine-tuned.
+
+  multibranch classify runs/sst2 < reviews.txt > labels.tsv
+  echo "What a film." | multibranch classify runs/sst2 --json
+  paste first.txt second.txt | multibranch classify runs/mrpc
+
+A line is one text; for a model of pairs, two texts separated by a tab. For every line there is one
+line on standard output: the label, then each label with its probability, separated by tabs; with
+--json, an object with the label and the probabilities.
+"""
+
+import argparse
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", help="a folder that `multibranch train` wrote")
+    parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
+    parser.add_argument("--json", action="store_true", help="one JSON object a line")
+
+
+def run(args: argparse.Namespace) -> int:
+    import json
+    import sys
+
+    from multibranch.tasks.understanding import Classifier
+
+    classifier = Classifier.load(args.model, device=args.device)
+    for answer in classifier.classify(sys.stdin):
+        if args.json:
+            print(json.dumps(answer, ensure_ascii=False))
+        else:
+            shares = [f"{name}={share:.4f}" for name, share in answer["probabilities"].items()]
+            print("\t".join([answer["label"], *shares]))
+    return 0

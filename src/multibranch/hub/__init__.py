@@ -1,0 +1,46 @@
+"""The bridge to Hugging Face's `transformers`, in both directions.
+
+`branch_out` takes a pretrained model and gives it branches. The MultiBranch… classes are our own
+models, their configuration and their tokenizer. Importing this package registers all of them with
+the Auto classes, so that what was saved is loaded by `from_pretrained`.
+"""
+
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForSeq2SeqLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+)
+
+from multibranch.hub.branching import branch_out
+from multibranch.hub.card import model_card, write_model_card
+from multibranch.hub.configuration import MultiBranchConfig
+from multibranch.hub.families import FAMILIES
+from multibranch.hub.model import (
+    MultiBranchForConditionalGeneration,
+    MultiBranchForSequenceClassification,
+)
+from multibranch.hub.registry import register_configurations
+from multibranch.hub.tokenizer import MultiBranchTokenizer
+
+AutoConfig.register(MultiBranchConfig.model_type, MultiBranchConfig, exist_ok=True)
+for _auto, _model in (
+    (AutoModel, MultiBranchForConditionalGeneration),
+    (AutoModelForSeq2SeqLM, MultiBranchForConditionalGeneration),
+    (AutoModelForSequenceClassification, MultiBranchForSequenceClassification),
+):
+    _auto.register(MultiBranchConfig, _model, exist_ok=True)
+AutoTokenizer.register(MultiBranchConfig, fast_tokenizer_class=MultiBranchTokenizer, exist_ok=True)
+register_configurations()
+
+__all__ = [
+    "FAMILIES",
+    "MultiBranchConfig",
+    "MultiBranchForConditionalGeneration",
+    "MultiBranchForSequenceClassification",
+    "MultiBranchTokenizer",
+    "branch_out",
+    "model_card",
+    "write_model_card",
+]

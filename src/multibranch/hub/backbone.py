@@ -1,0 +1,53 @@
+"""Where pretrained models come from: a folder, an installed package, or the network by name."""
+
+import importlib.util
+import os
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoConfig
+
+from multibranch.errors import UserError
+
+
+def locate(name: str | os.PathLike) -> str:
+    """The folder of a pretrained model: `name` itself, or that inside an installed package.
+
+    What is neither is given back as it is: a name by which the hub may know it.
+    """
+    name = os.fspath(name)
+    if Path(name).is_dir() or "/" in name or "." in name:
+        return name
+    spec = importlib.util.find_spec(name.replace("-", "_"))
+    for folder in (spec.submodule_search_locations or []) if spec else []:
+        for config in sorted(Path(folder).glob("**/config.json")):
+            if any(config.parent.glob("*.safetensors")):
+                return str(config.parent)
+    return name
+
+
+def load_config(name: str | os.PathLike) -> Any:
+    """The configuration of a pretrained model."""
+    try:
+        return AutoConfig.from_pretrained(locate(name))
+    except (OSError, ValueError) as error:
+        raise _not_loaded(os.fspath(name), error) from None
+
+
+def load_backbone(name: str | os.PathLike, auto_class: Any, **load: Any) -> Any:
+    """A pretrained model, or its tokenizer, by an Auto class."""
+    try:
+        return auto_class.from_pretrained(locate(name), **load)
+    except OSError as error:
+        raise _not_loaded(os.fspath(name), error) from None
+
+
+def _not_loaded(name: str, error: Exception) -> UserError:
+    reason = str(error).strip().splitlines()[0].rstrip(".: ") if str(error).strip() else repr(error)
+    if Path(name).is_dir():
+        return UserError(f"the folder {name} holds no pretrained model: {reason}")
+    return UserError(
+        f"the pretrained model {name!r} is neither a folder nor an installed package, and could "
+        f"not be had from the network ({reason}): without network, give the folder of a model that "
+        "save_pretrained wrote, or install a package that contains one"
+    )

@@ -1,0 +1,154 @@
+"""The model card: a README.md that says what a model is, its data, its scores, its configuration.
+
+It is generated from the model directory and from what the caller knows, never written by hand, so
+that it cannot say anything else than what was trained and measured.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from multibranch import __version__
+from multibranch.directory import CONFIG, read_json
+from multibranch.errors import UserError
+
+CARD = "README.md"
+
+
+def write_model_card(
+    folder: str | Path,
+    *,
+    title: str | None = None,
+    data: str | None = None,
+    scores: Mapping[str, Any] | None = None,
+) -> Path:
+    """Write the card of a model directory into it; arguments as `model_card`."""
+    path = Path(folder) / CARD
+    path.write_text(
+        model_card(folder, title=title, data=data, scores=scores), encoding="utf-8", newline="\n"
+    )
+    return path
+
+
+def model_card(
+    folder: str | Path,
+    *,
+    title: str | None = None,
+    data: str | None = None,
+    scores: Mapping[str, Any] | None = None,
+) -> str:
+    """The card of a model directory, in Markdown.
+
+    Args:
+        folder: a model directory: one of ours, or a branched model that `save_pretrained` wrote.
+        title: the model's name; the folder's unless given.
+        data: a sentence or more on what it was trained on.
+        scores: by the name of what was measured, a `multibranch.metrics.Score` or anything else
+            with a value and a signature; a number without a signature is refused.
+    """
+    path = Path(folder) / CONFIG
+    if not path.is_file():
+        raise UserError(f"{folder} is no model directory: it has no {CONFIG}")
+    config = read_json(path)
+    title = title or Path(folder).resolve().name
+    measured = {name: _measured(name, score) for name, score in (scores or {}).items()}
+    sections = [
+        _front_matter(title, config, measured),
+        f"# {title}\n",
+        f"{_what_it_is(config)}\n",
+        f"## Data\n\n{data or 'The training data was not recorded.'}\n",
+        f"## Scores\n\n{_score_table(measured)}\n",
+        f"## Use\n\n{_usage(title, config)}\n",
+        f"## Configuration\n\n```json\n{json.dumps(config, indent=2, ensure_ascii=False)}\n```\n",
+        f"Made with multibranch {__version__}.\n",
+    ]
+    return "\n".join(sections)
+
+
+def _measured(name: str, score: Any) -> tuple[float, str]:
+    value, signature = getattr(score, "value", None), getattr(score, "signature", None)
+    if value is None or not signature:
+        raise UserError(f"the score {name!r} has no signature: a card states none without")
+    return float(value), str(signature)
+
+
+def _task(config: dict[str, Any]) -> str:
+    architecture = (config.get("architectures") or [""])[0]
+    if architecture.endswith("ForSequenceClassification"):
+        return "text-classification"
+    if config.get("is_encoder_decoder"):
+        return "translation" if config.get("task", "translation") == "translation" else "text2text"
+    return "feature-extraction"
+
+
+def _front_matter(
+    title: str, config: dict[str, Any], scores: Mapping[str, tuple[float, str]]
+) -> str:
+    content: dict[str, Any] = {
+        "library_name": "transformers",
+        "pipeline_tag": _task(config),
+        "tags": ["multibranch", "multi-branch-attention", config["model_type"]],
+    }
+    if scores:
+        metrics = [
+            {"type": name.split(" ")[-1], "name": name, "value": round(value, 2)}
+            for name, (value, _) in scores.items()
+        ]
+        result = {"task": {"type": _task(config)}, "metrics": metrics}
+        content["model-index"] = [{"name": title, "results": [result]}]
+    return f"---\n{yaml.safe_dump(content, sort_keys=False, allow_unicode=True)}---\n"
+
+
+def _what_it_is(config: dict[str, Any]) -> str:
+    branching = config.get("multibranch")
+    if branching:
+        dropped = (
+            f"ρ = {branching['drop_branch']} in the attention and {branching['drop_ffn']} in the "
+            "feed-forward layers"
+        )
+        layer_drop = branching.get("layer_drop")
+        return (
+            f"A pretrained {branching['family']} model in which every attention layer has "
+            f"{branching['branches']} branches, averaged (Multi-branch Attentive Transformer). The "
+            f"branches began as copies and were trained with drop-branch, {dropped}"
+            + (f", and LayerDrop of {layer_drop}." if layer_drop else ".")
+        )
+    if config.get("model_type") != "multibranch":
+        return f"A {config.get('model_type')} model."
+    layers = f"{config['encoder_layers']} encoder"
+    if config.get("is_encoder_decoder", True):
+        layers += f" and {config['decoder_layers']} decoder"
+    return (
+        f"A Multi-branch Attentive Transformer with {layers} blocks: "
+        f"N_a/d/d_h = {_one(config['branches'])}/{config['width']}/{config['hidden']}, "
+        f"{_one(config['heads'])} heads a branch, drop-branch ρ = {_one(config['drop_branch'])}."
+    )
+
+
+def _one(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _score_table(scores: Mapping[str, tuple[float, str]]) -> str:
+    if not scores:
+        return "None were recorded."
+    rows = [f"| {name} | {value:.2f} | `{sign}` |" for name, (value, sign) in scores.items()]
+    return "\n".join(["| what | score | signature |", "|---|---|---|", *rows])
+
+
+def _usage(title: str, config: dict[str, Any]) -> str:
+    auto = {
+        "text-classification": "AutoModelForSequenceClassification",
+        "feature-extraction": "AutoModel",
+    }.get(_task(config), "AutoModelForSeq2SeqLM")
+    return (
+        "```python\n"
+        "import multibranch.hub  # makes the model known to the Auto classes\n"
+        f"from transformers import {auto}, AutoTokenizer\n\n"
+        f'tokenizer = AutoTokenizer.from_pretrained("{title}")\n'
+        f'model = {auto}.from_pretrained("{title}")\n'
+        "```"
+    )

@@ -1,0 +1,279 @@
+"""Our own models as models of `transformers`: what `multibranch train` writes loads as they are.
+
+The weights of a model directory are those of MultiBranchTransformer, by its names. The models here
+hold one, in `model`, and read and write those names.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import (
+    DynamicCache,
+    EncoderDecoderCache,
+    GenerationConfig,
+    GenerationMixin,
+    PreTrainedModel,
+)
+from transformers import initialization as init
+from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.modeling_outputs import (
+    BaseModelOutput,
+    Seq2SeqLMOutput,
+    SequenceClassifierOutput,
+)
+
+from multibranch.hub.attention import attend
+from multibranch.hub.configuration import MultiBranchConfig
+from multibranch.hub.layers import become
+from multibranch.nn import (
+    MultiBranchAttention,
+    MultiBranchEncoder,
+    MultiBranchFeedForward,
+    MultiBranchTransformer,
+)
+from multibranch.nn.embedding import TokenEmbedding
+
+_PREFIX = "model."
+_IGNORED = -100  # the label that no loss counts, by the convention of transformers
+
+
+class MultiBranchPreTrainedModel(PreTrainedModel):
+    """What our models share: how their weights are made where no file has them."""
+
+    config_class = MultiBranchConfig
+    base_model_prefix = "model"
+    main_input_name = "input_ids"
+    supports_gradient_checkpointing = True
+
+    model: MultiBranchTransformer | MultiBranchEncoder
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        if isinstance(module, MultiBranchAttention | MultiBranchFeedForward):
+            module.reset_parameters()
+        elif isinstance(module, TokenEmbedding):
+            _init_embedding(module)
+        elif isinstance(module, MultiBranchTransformer):
+            if hasattr(module, "output_weight"):
+                init.normal_(module.output_weight, std=module.settings["width"] ** -0.5)
+        else:
+            super()._init_weights(module)
+
+    def _hold(self, model: MultiBranchTransformer | MultiBranchEncoder) -> None:
+        """Take a model of ours in, its blocks made ready for gradient checkpointing."""
+        self.model = model
+        for block in model.blocks:
+            become(block, GradientCheckpointingLayer)
+
+    def get_input_embeddings(self) -> nn.Module:
+        name = "embedding" if isinstance(self.model, MultiBranchEncoder) else "source_embedding"
+        return getattr(self.model, name)
+
+
+def _init_embedding(embedding: TokenEmbedding) -> None:
+    if hasattr(embedding, "frequency"):
+        computed = TokenEmbedding(1, embedding.width, padding=0).frequency
+        init.copy_(embedding.frequency, computed)
+    parameters = list(embedding.parameters(recurse=False))
+    if not all(getattr(parameter, "_is_hf_initialized", False) for parameter in parameters):
+        embedding.reset_parameters()
+
+
+class _Encoder:
+    """The encoder as `generate` calls it."""
+
+    main_input_name = "input_ids"
+
+    def __init__(self, model: "MultiBranchForConditionalGeneration") -> None:
+        self._model = model
+
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor | None = None, **_: Any
+    ) -> BaseModelOutput:
+        source = self._model.mask_source(input_ids, attention_mask)
+        return BaseModelOutput(last_hidden_state=self._model.model.encode(source).states)
+
+    __call__ = forward
+
+
+class MultiBranchForConditionalGeneration(MultiBranchPreTrainedModel, GenerationMixin):
+    """The Multi-branch Attentive Transformer for translation and other generation."""
+
+    model: MultiBranchTransformer
+
+    def __init__(self, config: MultiBranchConfig) -> None:
+        super().__init__(config)
+        self._hold(MultiBranchTransformer(**config.transformer_settings()))
+        self.generation_config = decoding_defaults(config)
+        self.register_load_state_dict_pre_hook(_with_prefix)
+        self.post_init()
+
+    def get_encoder(self, *_: Any, **__: Any) -> Any:
+        return _Encoder(self)
+
+    def get_output_embeddings(self) -> None:
+        return None
+
+    def adjust_generation_fn(self, *args: Any, **kwargs: Any) -> None:
+        """After loading: a directory without generation_config.json decodes as our decoder does."""
+        super().adjust_generation_fn(*args, **kwargs)
+        if self.generation_config._from_model_config:
+            self.generation_config = decoding_defaults(self.config)
+
+    def mask_source(self, input_ids: Tensor, attention_mask: Tensor | None) -> Tensor:
+        """The source (b, s) with padding wherever attention is forbidden."""
+        if attention_mask is None:
+            return input_ids
+        return input_ids.masked_fill(attention_mask == 0, self.model.padding)
+
+    def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
+        """The target shifted by one, (b, t): what the decoder reads to predict `labels`."""
+        shifted = labels.new_full(labels.shape, self.config.decoder_start_token_id)
+        shifted[:, 1:] = labels[:, :-1]
+        return shifted.masked_fill(shifted == _IGNORED, self.model.padding)
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        decoder_input_ids: Tensor | None = None,
+        decoder_attention_mask: Tensor | None = None,
+        encoder_outputs: Any = None,
+        past_key_values: EncoderDecoderCache | None = None,
+        labels: Tensor | None = None,
+        use_cache: bool | None = None,
+        return_dict: bool | None = None,
+        **_: Any,
+    ) -> Seq2SeqLMOutput | tuple:
+        """Logits (b, t, V) for the token after each of decoder_input_ids (b, t).
+
+        The source is input_ids (b, s), or what the encoder made of it. With labels (b, t) there is
+        a loss, and decoder_input_ids follow from them.
+        """
+        if decoder_input_ids is None:
+            if labels is None:
+                raise ValueError("give decoder_input_ids, or labels from which they follow")
+            decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
+        if decoder_attention_mask is not None and past_key_values is None:
+            decoder_input_ids = decoder_input_ids.masked_fill(
+                decoder_attention_mask == 0, self.model.padding
+            )
+        cache, memory = None, None
+        stepwise = encoder_outputs is not None or past_key_values is not None or use_cache
+        if not stepwise or labels is not None:
+            assert input_ids is not None
+            logits = self.model(self.mask_source(input_ids, attention_mask), decoder_input_ids)
+        else:
+            if encoder_outputs is None:
+                encoder_outputs = self.get_encoder()(input_ids, attention_mask)
+            memory = encoder_outputs[0]
+            cache = past_key_values or EncoderDecoderCache(DynamicCache(), DynamicCache())
+            logits = self._continue(decoder_input_ids, memory, attention_mask, cache)
+        loss = None
+        if labels is not None:
+            loss = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=_IGNORED)
+        output = Seq2SeqLMOutput(
+            loss=loss, logits=logits, past_key_values=cache, encoder_last_hidden_state=memory
+        )
+        return output.to_tuple() if return_dict is False else output
+
+    def _continue(
+        self, ids: Tensor, memory: Tensor, attention_mask: Tensor | None, cache: EncoderDecoderCache
+    ) -> Tensor:
+        """Read further target tokens (b, t) after those that the cache has; logits (b, t, V)."""
+        read, t = cache.get_seq_length(), ids.shape[1]
+        places = torch.arange(read, read + t, device=ids.device)
+        later = torch.ones(t, read + t, dtype=torch.bool, device=ids.device).tril(read)
+        source = None if attention_mask is None else (attention_mask != 0)[:, None, None, :]
+        states = self.model.target_embedding(ids, places)
+        for index, block in enumerate(self.model.decoder):
+            states = _decode(block, states, memory, later[None, None], source, cache, index)
+        return F.linear(self.model.decoder_norm(states), self.model.output_vectors)
+
+    def save_pretrained(
+        self, save_directory: Any, *args: Any, state_dict: Any = None, **kwargs: Any
+    ) -> None:
+        """Write a model directory: the weights by the names that `multibranch` uses."""
+        weights: Mapping[str, Tensor] = self.state_dict() if state_dict is None else state_dict
+        plain = {name.removeprefix(_PREFIX): tensor for name, tensor in weights.items()}
+        super().save_pretrained(save_directory, *args, state_dict=plain, **kwargs)
+
+
+def _decode(
+    block: Any,
+    states: Tensor,
+    memory: Tensor,
+    mask: Tensor,
+    source_mask: Tensor | None,
+    cache: EncoderDecoderCache,
+    index: int,
+) -> Tensor:
+    """One decoder block over the states (b, t, d) of new tokens, with a cache of `transformers`."""
+    for layer, norm, given, seen in (
+        (block.attention, block.attention_norm, None, mask),
+        (block.cross_attention, block.cross_attention_norm, memory, source_mask),
+    ):
+        before = block._before(states, norm)
+        attended, _ = attend(layer, before, given, mask=seen, cache=cache, index=index)
+        states = block._after(states, attended, norm)
+    before = block._before(states, block.feed_forward_norm)
+    return block._after(states, block.feed_forward(before), block.feed_forward_norm)
+
+
+def _with_prefix(model: nn.Module, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
+    """Let `load_state_dict` read the names of a model directory too."""
+    wanted = set(dict(model.named_parameters()))
+    for name in list(state_dict):
+        own = name.removeprefix(prefix)
+        if own not in wanted and _PREFIX + own in wanted:
+            state_dict[prefix + _PREFIX + own] = state_dict.pop(name)
+
+
+def decoding_defaults(config: MultiBranchConfig) -> GenerationConfig:
+    """What `generate` does unless told otherwise: the beam search of multibranch.decoding."""
+    return GenerationConfig(
+        num_beams=5,
+        length_penalty=1.0,
+        early_stopping=True,
+        max_length=config.max_length,
+        forced_eos_token_id=config.eos_token_id,
+        suppress_tokens=[config.bos_token_id, config.pad_token_id],
+        bos_token_id=config.bos_token_id,
+        pad_token_id=config.pad_token_id,
+        eos_token_id=config.eos_token_id,
+        decoder_start_token_id=config.decoder_start_token_id,
+    )
+
+
+class MultiBranchForSequenceClassification(MultiBranchPreTrainedModel):
+    """Our encoder with a classifier on the mean of its states."""
+
+    model: MultiBranchEncoder
+
+    def __init__(self, config: MultiBranchConfig) -> None:
+        super().__init__(config)
+        self._hold(MultiBranchEncoder(**config.encoder_settings()))
+        self.classifier = nn.Linear(config.width, config.num_labels)
+        self.post_init()
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        labels: Tensor | None = None,
+        return_dict: bool | None = None,
+        **_: Any,
+    ) -> SequenceClassifierOutput | tuple:
+        """Logits (b, labels) for the sequences of input_ids (b, s)."""
+        if attention_mask is not None:
+            input_ids = input_ids.masked_fill(attention_mask == 0, self.model.padding)
+        there = (input_ids != self.model.padding).unsqueeze(-1)
+        states = self.model(input_ids)
+        mean = (states * there).sum(1) / there.sum(1).clamp(min=1)
+        logits = self.classifier(F.dropout(mean, self.config.dropout, self.training))
+        loss = None if labels is None else F.cross_entropy(logits, labels)
+        output = SequenceClassifierOutput(loss=loss, logits=logits)
+        return output.to_tuple() if return_dict is False else output

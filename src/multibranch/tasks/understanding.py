@@ -1,0 +1,322 @@
+"""Language understanding (the paper's Section 6): fine-tune a pretrained encoder, with branches.
+
+runs/x/config.json, model.safetensors, tokenizer.json, …   a model for `transformers`
+runs/x/config.yaml     the whole configuration
+runs/x/metrics.jsonl   loss and scores, epoch by epoch
+runs/x/README.md       the model card
+"""
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from multibranch import configuration, metrics
+from multibranch.directory import read_json, replaced_folder
+from multibranch.errors import UserError
+from multibranch.metrics import Score
+from multibranch.tasks.understanding_config import UnderstandingConfig
+from multibranch.tasks.understanding_data import Columns, Examples, read_examples, read_labels
+from multibranch.tasks.understanding_glue import glue_task
+from multibranch.tasks.understanding_loop import Epoch, fine_tune, predict, uses_bfloat16
+from multibranch.tasks.understanding_tokens import tokenise
+from multibranch.training.processes import choose_device
+
+SCORES: dict[str, Callable[[Sequence[int], Sequence[int]], Score]] = {
+    "accuracy": metrics.accuracy,
+    "f1": metrics.f1,
+    "matthews": metrics.matthews,
+}
+_CONFIG = "config.yaml"
+_LOT = 1024  # lines that `classify` reads before it answers
+
+
+@dataclass
+class Outcome:
+    """What fine-tuning came to: the folder, its epochs, and the scores of the one that was kept."""
+
+    folder: Path
+    epochs: list[Epoch]
+    kept: int
+    scores: dict[str, Score]
+    seconds: float
+
+
+def train_classifier(config: UnderstandingConfig | dict, *, quiet: bool = False) -> Outcome:
+    """Fine-tune as the configuration says; the result is a model directory at train.output."""
+    if isinstance(config, dict):
+        config = configuration.from_dict(UnderstandingConfig, config, where="the configuration")
+    config.check()
+    started = time.perf_counter()
+    folder = Path(config.train.output)
+    _check_output(folder)
+    device = choose_device(config.train.device)
+    labels = _labels(config)
+    numbers = {value: number for number, value in enumerate(labels)}
+    train, valid = (_examples(config, split, numbers) for split in ("train", "valid"))
+    tokenizer, model = _model(config, list(labels.values()))
+    length = _longest(config, tokenizer)
+    tokens = {
+        name: tokenise(tokenizer, part, max_length=length)
+        for name, part in (("train", train), ("valid", valid))
+    }
+    run = _Run(config, model, valid, tokens["valid"], device, quiet=quiet)
+    fine_tune(
+        model,
+        tokens["train"],
+        config.train,
+        device=device,
+        after_epoch=run.after_epoch,
+        progress=run.progress,
+    )
+    run.restore()
+    scores = run.scores_of_kept
+    _write(folder, config, model.cpu(), tokenizer, run.epochs, scores, len(train))
+    return Outcome(folder, run.epochs, run.kept, scores, time.perf_counter() - started)
+
+
+def evaluate_classifier(
+    folder: str | Path,
+    *,
+    split: str = "valid",
+    file: str | Path | None = None,
+    data_folder: str | None = None,
+    device: str = "auto",
+) -> dict[str, Score]:
+    """Score a trained classifier on a split of its data, or on another file with its columns."""
+    classifier = Classifier.load(folder, device=device)
+    config = classifier.config
+    if data_folder is not None:
+        config.data.folder = data_folder
+    if file is None:
+        examples = _examples(config, split, classifier.numbers)
+    else:
+        examples = read_examples(file, config.data.columns(), classifier.numbers)
+    predictions = classifier.probabilities(examples.texts).argmax(-1).tolist()
+    return _scores(config, predictions, examples.labels)
+
+
+class Classifier:
+    """A trained classifier: texts in, labels and their probabilities out."""
+
+    def __init__(
+        self, model: Any, tokenizer: Any, config: UnderstandingConfig, device: torch.device
+    ) -> None:
+        self.model = model
+        self.tokenizer = tokenizer
+        self.config = config
+        self.device = device
+        names = model.config.id2label
+        self.names: list[str] = [names[number] for number in range(len(names))]
+        values = config.data.labels or self.names
+        if config.data.glue is not None:
+            values = list(glue_task(config.data.glue).labels)
+        self.numbers = {value: number for number, value in enumerate(values)}
+
+    @classmethod
+    def load(cls, folder: str | Path, *, device: str = "auto") -> "Classifier":
+        """From a folder that `multibranch train` wrote."""
+        folder = Path(folder)
+        if not (folder / _CONFIG).is_file() or not (folder / "config.json").is_file():
+            raise UserError(
+                f"{folder} is no classifier: it has no {_CONFIG} and config.json of a trained one"
+            )
+        config = configuration.load(UnderstandingConfig, folder / _CONFIG)
+        from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+        import multibranch.hub  # noqa: F401 (it makes branched models known to the Auto classes)
+
+        read_json(folder / "config.json")
+        try:
+            model = AutoModelForSequenceClassification.from_pretrained(folder)
+            tokenizer = AutoTokenizer.from_pretrained(folder)
+        except (OSError, ValueError, RuntimeError) as error:
+            raise UserError(f"{folder} cannot be loaded: {str(error).splitlines()[0]}") from None
+        return cls(model, tokenizer, config, choose_device(device))
+
+    @property
+    def pieces(self) -> int:
+        """How many pieces of text an example has: 1, or 2 for pairs."""
+        return len(self.config.data.columns().text)
+
+    def probabilities(self, texts: Sequence[tuple[str, ...]]) -> torch.Tensor:
+        """(n, labels), for texts of one or two pieces each."""
+        tokens = tokenise(
+            self.tokenizer,
+            Examples(list(texts), [0] * len(texts)),
+            max_length=_longest(self.config, self.tokenizer),
+        )
+        bfloat16 = uses_bfloat16(self.config.train.precision, self.device)
+        return predict(self.model, tokens, device=self.device, bfloat16=bfloat16)
+
+    def classify(self, lines: Iterable[str]) -> Iterator[dict[str, Any]]:
+        """Label and probabilities of each line; the pieces of a pair are separated by a tab."""
+        lot: list[tuple[str, ...]] = []
+        for number, line in enumerate(lines, 1):
+            pieces = (
+                tuple(line.rstrip("\r\n").split("\t"))
+                if self.pieces == 2
+                else (line.rstrip("\r\n"),)
+            )
+            if len(pieces) != self.pieces:
+                raise UserError(
+                    f"line {number}: this model classifies pairs, two texts separated by a tab; "
+                    f"this line has {len(pieces)}"
+                )
+            lot.append(pieces)
+            if len(lot) == _LOT:
+                yield from self._answers(lot)
+                lot = []
+        yield from self._answers(lot)
+
+    def _answers(self, lot: list[tuple[str, ...]]) -> Iterator[dict[str, Any]]:
+        for row in self.probabilities(lot).tolist() if lot else []:
+            best = max(range(len(row)), key=row.__getitem__)
+            yield {"label": self.names[best], "probabilities": dict(zip(self.names, row))}
+
+
+class _Run:
+    """One training run: it scores every epoch and keeps the best weights."""
+
+    def __init__(
+        self,
+        config: UnderstandingConfig,
+        model: Any,
+        valid: Examples,
+        tokens: Any,
+        device: torch.device,
+        *,
+        quiet: bool,
+    ) -> None:
+        self.config = config
+        self.model = model
+        self.valid = valid
+        self.tokens = tokens
+        self.device = device
+        self.quiet = quiet
+        self.epochs: list[Epoch] = []
+        self.kept = 0
+        self.scores_of_kept: dict[str, Score] = {}
+        self._weights: dict[str, torch.Tensor] | None = None
+
+    def progress(self, done: int, total: int) -> None:
+        if not self.quiet and done % self.config.train.log_every == 0:
+            print(f"update {done:,} of {total:,}", file=sys.stderr)
+
+    def after_epoch(self, epoch: Epoch) -> None:
+        bfloat16 = uses_bfloat16(self.config.train.precision, self.device)
+        found = predict(self.model, self.tokens, device=self.device, bfloat16=bfloat16)
+        scores = _scores(self.config, found.argmax(-1).tolist(), self.valid.labels)
+        epoch.scores = {name: score.value for name, score in scores.items()}
+        self.epochs.append(epoch)
+        first = next(iter(scores))
+        best = self.scores_of_kept.get(first)
+        if self.config.train.keep == "last" or best is None or scores[first].value > best.value:
+            self.kept, self.scores_of_kept = epoch.number, scores
+            if self.config.train.keep == "best":
+                state = self.model.state_dict()
+                self._weights = {name: value.clone() for name, value in state.items()}
+        if not self.quiet:
+            shown = ", ".join(f"{name} {score.value:.2f}" for name, score in scores.items())
+            print(f"epoch {epoch.number}: loss {epoch.loss:.4f}, {shown}", file=sys.stderr)
+
+    def restore(self) -> None:
+        """Give the model the weights of the epoch that is kept."""
+        if self._weights is not None:
+            self.model.load_state_dict(self._weights)
+
+
+def _check_output(folder: Path) -> None:
+    if folder.exists() and any(folder.iterdir()) and not (folder / _CONFIG).is_file():
+        raise UserError(f"{folder} is not empty and holds no run: choose another train.output")
+
+
+def _labels(config: UnderstandingConfig) -> dict[str, str]:
+    """What stands in the label column, in the order of the classes, and what each is called."""
+    if config.data.glue is not None:
+        return glue_task(config.data.glue).labels
+    if config.data.labels is None:
+        place = Path(config.data.folder) / config.data.files()["train"]
+        config.data.labels = read_labels(place, config.data.columns())
+    return {label: label for label in config.data.labels}
+
+
+def _examples(config: UnderstandingConfig, split: str, numbers: dict[str, int]) -> Examples:
+    files = config.data.files()
+    if split not in files:
+        raise UserError(f"there is no split {split!r}; those of this data are {', '.join(files)}")
+    columns: Columns = config.data.columns()
+    return read_examples(Path(config.data.folder) / files[split], columns, numbers)
+
+
+def _scores(
+    config: UnderstandingConfig, predictions: Sequence[int], labels: Sequence[int]
+) -> dict[str, Score]:
+    if config.data.glue is not None:
+        wanted: Sequence[str] = glue_task(config.data.glue).scores
+    else:
+        wanted = config.data.scores or ["accuracy"]
+    for name in wanted:
+        if name not in SCORES:
+            raise UserError(f"data.scores: {name!r} is unknown; known are {', '.join(SCORES)}")
+    return {name: SCORES[name](predictions, labels) for name in wanted}
+
+
+def _model(config: UnderstandingConfig, names: Sequence[str]) -> tuple[Any, Any]:
+    """The tokenizer, and the encoder with a new classifier, branched out where that is asked."""
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    from multibranch.hub import branch_out
+    from multibranch.hub.backbone import load_backbone
+
+    settings = config.model
+    assert settings.backbone is not None
+    torch.manual_seed(config.train.seed)
+    tokenizer = load_backbone(settings.backbone, AutoTokenizer)
+    model = load_backbone(
+        settings.backbone,
+        AutoModelForSequenceClassification,
+        num_labels=len(names),
+        id2label=dict(enumerate(names)),
+        label2id={name: number for number, name in enumerate(names)},
+        dtype=torch.float32,
+    )
+    if not settings.plain:
+        options = {key: value for key, value in asdict(settings).items() if key != "backbone"}
+        model = branch_out(model, **options)
+    return tokenizer, model
+
+
+def _longest(config: UnderstandingConfig, tokenizer: Any) -> int:
+    return min(config.data.max_length, tokenizer.model_max_length)
+
+
+def _write(
+    folder: Path,
+    config: UnderstandingConfig,
+    model: Any,
+    tokenizer: Any,
+    epochs: list[Epoch],
+    scores: dict[str, Score],
+    examples: int,
+) -> None:
+    from multibranch.hub import write_model_card
+
+    with replaced_folder(folder) as new:
+        model.save_pretrained(new)
+        tokenizer.save_pretrained(new)
+        (new / _CONFIG).write_text(configuration.to_yaml(config), encoding="utf-8")
+        lines = [json.dumps(asdict(epoch)) for epoch in epochs]
+        (new / "metrics.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        name = config.data.glue or config.data.files()["train"]
+        write_model_card(
+            new,
+            title=folder.name,
+            data=f"Fine-tuned from {config.model.backbone} on {examples:,} examples of {name}.",
+            scores={f"{name} valid {key}": score for key, score in scores.items()},
+        )

@@ -1,0 +1,116 @@
+"""Examples as token ids on the device, and the batches that fine-tuning takes from them."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from multibranch.tasks.understanding_data import Examples
+
+_WIDTH_STEP = 16  # batches are as wide as the next multiple of this: few shapes, little padding
+_SORTED_BATCHES = 32  # so many batches' examples are sorted by length together
+
+
+@dataclass
+class Tokens:
+    """n tokenised examples of at most `longest` tokens.
+
+    ids and types are (n, longest) with zeros behind each example's end; types is None for
+    tokenizers that have none. labels is (n,). lengths is (n,) too, on the CPU.
+    """
+
+    ids: Tensor
+    types: Tensor | None
+    labels: Tensor
+    lengths: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def to(self, device: torch.device) -> "Tokens":
+        types = None if self.types is None else self.types.to(device)
+        return Tokens(self.ids.to(device), types, self.labels.to(device), self.lengths)
+
+
+@dataclass
+class Batch:
+    """b examples: ids, mask and types (b, t), labels and weights (b,).
+
+    The weight is 0 for those that only fill the batch up to its size.
+    """
+
+    ids: Tensor
+    mask: Tensor
+    types: Tensor | None
+    labels: Tensor
+    weights: Tensor
+
+    def inputs(self) -> dict[str, Tensor]:
+        """What a model of `transformers` takes."""
+        inputs = {"input_ids": self.ids, "attention_mask": self.mask}
+        if self.types is not None:
+            inputs["token_type_ids"] = self.types
+        return inputs
+
+
+def tokenise(tokenizer: Any, examples: Examples, *, max_length: int) -> Tokens:
+    """Examples as token ids; longer ones are cut to max_length tokens, the longer piece first."""
+    pieces = [list(piece) for piece in zip(*examples.texts)]
+    encoded = tokenizer(*pieces, truncation=True, max_length=max_length, padding=False)
+    types = encoded.get("token_type_ids")
+    lengths = np.array([len(ids) for ids in encoded["input_ids"]], dtype=np.int64)
+    labels = torch.tensor(examples.labels, dtype=torch.int64)
+    ids = _padded(encoded["input_ids"], lengths, fill=tokenizer.pad_token_id)
+    return Tokens(ids, None if types is None else _padded(types, lengths), labels, lengths)
+
+
+def _padded(rows: Sequence[Sequence[int]], lengths: np.ndarray, fill: int = 0) -> Tensor:
+    longest = -(-int(lengths.max()) // _WIDTH_STEP) * _WIDTH_STEP
+    table = torch.full((len(rows), longest), fill, dtype=torch.int64)
+    for number, row in enumerate(rows):
+        table[number, : len(row)] = torch.tensor(row)
+    return table
+
+
+def training_order(lengths: np.ndarray, size: int, *, seed: int, epoch: int) -> list[np.ndarray]:
+    """The batches of an epoch, as positions; a function of seed and epoch.
+
+    Examples are shuffled, then sorted by length within stretches of some batches, so that a batch
+    has little padding; the batches are shuffled again.
+    """
+    chance = np.random.default_rng([seed, epoch])
+    order = chance.permutation(len(lengths))
+    stretch = size * _SORTED_BATCHES
+    batches = []
+    for start in range(0, len(order), stretch):
+        part = order[start : start + stretch]
+        part = part[np.argsort(lengths[part], kind="stable")]
+        batches += [part[first : first + size] for first in range(0, len(part), size)]
+    return [batches[number] for number in chance.permutation(len(batches))]
+
+
+def take(tokens: Tokens, positions: np.ndarray, size: int) -> Batch:
+    """The batch of these positions, filled up to `size` examples."""
+    filled = np.resize(positions, size)
+    longest = int(tokens.lengths[positions].max())
+    width = -(-longest // _WIDTH_STEP) * _WIDTH_STEP
+    device = tokens.ids.device
+    index, lengths = torch.from_numpy(np.stack([filled, tokens.lengths[filled]])).to(device)
+    return Batch(
+        ids=tokens.ids[index, :width],
+        mask=(torch.arange(width, device=device) < lengths.unsqueeze(1)).long(),
+        types=None if tokens.types is None else tokens.types[index, :width],
+        labels=tokens.labels[index],
+        weights=(torch.arange(size, device=device) < len(positions)).float(),
+    )
+
+
+def evaluation_batches(tokens: Tokens, size: int) -> Iterator[tuple[np.ndarray, Batch]]:
+    """All examples, the longest first: their positions and their batch."""
+    order = np.argsort(-tokens.lengths, kind="stable")
+    for start in range(0, len(order), size):
+        positions = order[start : start + size]
+        yield positions, take(tokens, positions, len(positions))
