@@ -79,6 +79,8 @@ class DecoderCache:
     def reserve(self, positions: int) -> None:
         """Make room for `positions` more positions."""
         slots = self.used + positions * self.beam
+        # A multiple of 8: GPU kernels copy masks whose rows have other strides first.
+        slots += -slots % 8
         if slots > self._ancestry.shape[3]:
             old = self._ancestry
             self._ancestry = old.new_full((self.sentences, 1, self.beam, slots), float("-inf"))

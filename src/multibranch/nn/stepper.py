@@ -44,6 +44,12 @@ class Stepper:
     def device(self) -> torch.device:
         return self._vectors.device
 
+    @property
+    def bytes_a_position(self) -> int:
+        """What the keys and values of one target position of one row take in a cache."""
+        wide = sum(2 * block.heads * block.head_width for block in self._blocks)
+        return wide * self._vectors.element_size()
+
     def encode(self, source: Tensor) -> Memory:
         """Encode padded sources (b, s)."""
         return self.model.encode(source)
@@ -54,8 +60,10 @@ class Stepper:
             LayerCache(*block.cross_attention.key_value(memory.states))  # type: ignore[union-attr,operator]
             for block in self.model.decoder
         ]
-        mask = memory.states.new_zeros(memory.padding.shape)
-        mask = mask.masked_fill_(memory.padding, float("-inf"))[:, None, None, :]
+        b, s = memory.padding.shape
+        # Rows of a multiple of 8 numbers: GPU kernels copy masks of other strides first.
+        mask = memory.states.new_zeros(b, s + -s % 8)[:, None, None, :s]
+        mask.masked_fill_(memory.padding[:, None, None, :], float("-inf"))
         return DecoderCache(layers, mask, sentences=memory.states.shape[0], beam=beam)
 
     def reserve_positions(self, positions: int) -> None:

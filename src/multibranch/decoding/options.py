@@ -1,0 +1,111 @@
+"""What a search is asked for, and what it finds."""
+
+from dataclasses import dataclass
+
+from multibranch.errors import UserError
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchOptions:
+    """How to decode. Lengths are in target tokens, the end of sentence not counted.
+
+    beam: hypotheses kept alive for every sentence; 1 is greedy search.
+    n_best: hypotheses given back for every sentence, at most `beam`; when sampling, how many are
+        drawn.
+    length_penalty: α of score = log-probability / length^α; this length counts the end of
+        sentence. 0 prefers short hypotheses, 1 is the mean of the tokens, more prefers long ones.
+        This is fairseq's `--lenpen` and the paper's (IWSLT: beam 5, 1.2; WMT: beam 4, 0.6).
+    min_length: no hypothesis ends before so many tokens.
+    max_length: every hypothesis ends after so many tokens; where it is None, after
+        max_ratio · (source tokens) + max_extra.
+    repetition_penalty: θ ≥ 1; the log-probability of a token that the hypothesis already has is
+        multiplied by θ. 1 changes nothing.
+    no_repeat_ngram: no sequence of so many tokens comes twice in a hypothesis; 0 allows all.
+    allow_unknown: whether <unk> may be generated.
+    never: further ids that are never generated.
+    sample: draw hypotheses from the model instead of searching for the best.
+    temperature, top_k, top_p: what to draw from: the distribution sharpened (below 1) or flattened
+        (above 1), its top_k most probable tokens (0: all), of these the fewest that together have
+        the probability top_p.
+    seed: fixes the draws. Each sentence has draws of its own, whatever stands beside it.
+    early_stopping: stop as soon as no hypothesis can enter the n best; the result is the same.
+    """
+
+    beam: int = 5
+    n_best: int = 1
+    length_penalty: float = 1.0
+    min_length: int = 0
+    max_length: int | None = None
+    max_ratio: float = 1.5
+    max_extra: int = 10
+    repetition_penalty: float = 1.0
+    no_repeat_ngram: int = 0
+    allow_unknown: bool = False
+    never: tuple[int, ...] = ()
+    sample: bool = False
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int = 1
+    early_stopping: bool = True
+
+    def __post_init__(self) -> None:
+        _require(self.beam >= 1, "beam", self.beam, "at least 1")
+        _require(self.n_best >= 1, "n_best", self.n_best, "at least 1")
+        if not self.sample and self.n_best > self.beam:
+            raise UserError(
+                f"a beam of {self.beam} cannot give the {self.n_best} best hypotheses; "
+                "widen the beam or ask for fewer"
+            )
+        _require(abs(self.length_penalty) <= 10, "length_penalty", self.length_penalty, "−10 to 10")
+        _require(self.min_length >= 0, "min_length", self.min_length, "at least 0")
+        _require(self.max_ratio >= 0, "max_ratio", self.max_ratio, "at least 0")
+        _require(self.max_extra >= 0, "max_extra", self.max_extra, "at least 0")
+        if self.max_length is not None:
+            _require(self.max_length >= 0, "max_length", self.max_length, "at least 0")
+            if self.max_length < self.min_length:
+                raise UserError(
+                    f"max_length {self.max_length} is below min_length {self.min_length}; "
+                    "change one of them"
+                )
+        penalty = self.repetition_penalty
+        _require(1 <= penalty < float("inf"), "repetition_penalty", penalty, "at least 1")
+        _require(self.no_repeat_ngram >= 0, "no_repeat_ngram", self.no_repeat_ngram, "at least 0")
+        hot = self.temperature
+        _require(0 <= hot < float("inf"), "temperature", hot, "at least 0")
+        _require(self.top_k >= 0, "top_k", self.top_k, "at least 0")
+        _require(0 < self.top_p <= 1, "top_p", self.top_p, "above 0 and at most 1")
+
+    @property
+    def rows(self) -> int:
+        """Rows of a sentence in a batch. Samples have no past in common: each is a sentence."""
+        return 1 if self.sample else self.beam
+
+    def longest(self, source_tokens: int) -> int:
+        """The most tokens a hypothesis for a source of so many tokens may have."""
+        if self.max_length is not None:
+            return self.max_length
+        return max(int(self.max_ratio * source_tokens + self.max_extra), self.min_length)
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """One output for one sentence.
+
+    ids: its tokens, the end of sentence not among them.
+    score: what hypotheses are ranked by, log_probability / length^α.
+    log_probability: the model's, the end of sentence included.
+    unknowns: at how many of its positions <unk> was the most probable token.
+    text: the ids as text, where a Translator made it.
+    """
+
+    ids: tuple[int, ...]
+    score: float
+    log_probability: float
+    unknowns: int = 0
+    text: str = ""
+
+
+def _require(holds: bool, name: str, value: object, wanted: str) -> None:
+    if not holds:
+        raise UserError(f"{name} must be {wanted}, not {value}")
