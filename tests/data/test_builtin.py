@@ -3,6 +3,7 @@
 import ast
 import hashlib
 import itertools
+import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable
@@ -409,6 +410,41 @@ def test_the_code_corpus_is_prepared_with_word_vocabularies(tmp_path: Path) -> N
     decoded = data.text.decode([train.target(0).tolist()], side="target", tokenised=True)
     assert decoded == [next(generate("code"))[1]]
     assert data.lines("test", "target") == [t for _, t in generate("code", pairs=10, split="test")]
+
+
+def test_entailment_is_prepared_as_a_task_of_glue_is(tmp_path: Path) -> None:
+    settings = {"pairs": 90, "valid": 12, "test": 9}
+    folder = builtin("entailment", tmp_path / "pairs", **settings)  # type: ignore[arg-type]
+    manifest = PreparedData.open(folder).manifest
+    task = manifest["tasks"]["entailment"]
+    assert manifest["kind"] == "classification"
+    assert task["labels"] == ["entailment", "neutral", "contradiction"]
+    for split, count in (("train", 90), ("valid", 12), ("test", 9)):
+        lines = (folder / "entailment" / f"{split}.jsonl").read_text(encoding="utf-8").splitlines()
+        examples = [json.loads(line) for line in lines]
+        expected = [
+            {"text": s.split("\t")[0], "pair": s.split("\t")[1], "label": task["labels"].index(t)}
+            for s, t in generate("entailment", pairs=count, split=split)
+        ]
+        assert examples == expected
+        assert sum(task["splits"][split]["labels"].values()) == count
+    before = (folder / "manifest.json").stat().st_mtime_ns
+    builtin("entailment", folder, **settings)  # type: ignore[arg-type]
+    assert (folder / "manifest.json").stat().st_mtime_ns == before
+    with pytest.raises(UserError, match="prepared from another request"):
+        builtin("entailment", folder, seed=2, **settings)  # type: ignore[arg-type]
+
+
+def test_a_folder_of_another_corpus_is_left_alone(tmp_path: Path) -> None:
+    settings = {"pairs": 50, "valid": 5, "test": 5, "merges": 50, "jobs": 1}
+    folder = builtin("translation", tmp_path / "corpus", **settings)  # type: ignore[arg-type]
+    text = (tmp_path / "corpus.text" / "train.va").read_bytes()
+    with pytest.raises(UserError, match="prepared from another request"):
+        builtin("translation", folder, seed=2, **settings)  # type: ignore[arg-type]
+    assert (tmp_path / "corpus.text" / "train.va").read_bytes() == text
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus", "corpus.text"]
+    builtin("translation", folder, seed=2, overwrite=True, **settings)  # type: ignore[arg-type]
+    assert (tmp_path / "corpus.text" / "train.va").read_bytes() != text
 
 
 def test_an_unknown_corpus_names_the_nearest(tmp_path: Path) -> None:

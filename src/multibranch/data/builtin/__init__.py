@@ -11,6 +11,7 @@ out for validation and test is decided by the sentences themselves, not by their
 stream: no sentence of the test set is in the training set, of whatever seed and size.
 """
 
-from multibranch.data.builtin.corpora import CORPORA, builtin, generate
+from multibranch.data.builtin.corpora import CORPORA, generate
+from multibranch.data.builtin.prepared import builtin
 
 __all__ = ["CORPORA", "builtin", "generate"]
