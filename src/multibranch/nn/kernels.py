@@ -186,8 +186,9 @@ def _once(
         return work(queries, keys, causal)
     name = (work.__name__, id(keys.boundaries), causal)
     if name not in queries.memo:
-        # The keys' segments are kept beside the result, so that their id stays theirs.
-        queries.memo[name] = (work(queries, keys, causal), keys)
+        # The keys' boundaries are kept beside the result, so that their id stays theirs; not the
+        # segments, which would hold themselves for ever (and FSDP walks through its arguments).
+        queries.memo[name] = (work(queries, keys, causal), keys.boundaries)
     return queries.memo[name][0]
 
 
@@ -320,8 +321,8 @@ def _padded_attention(
     dropout_p: float,
 ) -> Tensor:
     """first: qkv (n, 3, h, w) with kv None, or q (n, h, w) with kv (s, 2, h, w) → (n, h, w)."""
-    if not padding.masks:  # no query sees a key
-        return first.select(1, 0) * 0.0 if kv is None else first * 0.0
+    if not padding.masks:  # no query sees a key; gradients are zeros, but there is one for all
+        return first.select(1, 0) * 0.0 if kv is None else first * 0.0 + kv.sum() * 0.0
     sizes = [(mask.shape[0], mask.shape[2], mask.shape[3]) for mask in padding.masks]
     rows = first.index_select(0, padding.query_slots)
     query_groups = rows.split([g * t for g, t, _ in sizes])
