@@ -1,6 +1,28 @@
-"""Fetching what a recipe needs from the public place where it lives."""
+"""Fetching what a recipe needs from the public place where it lives.
 
+A download goes to ``NAME.part`` and takes its name when it is complete and has the checksum that
+the recipe knows; one that was cut off goes on where it ended. What is there already is not fetched
+again.
+"""
+
+import http.client
+import os
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from urllib.parse import urlsplit
+
+from multibranch.data.files import check_archive, sha256
+from multibranch.errors import UserError
+
+# Called with the file's name, the bytes that are there, and the bytes it will have if known.
+Progress = Callable[[str, int, int | None], None]
+
+_CHUNK = 1 << 18
+_ATTEMPTS = 5
 
 
 @dataclass(frozen=True)
@@ -9,3 +31,135 @@ class Download:
 
     url: str
     sha256: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The name of the file."""
+        return PurePosixPath(urlsplit(self.url).path).name
+
+
+def cache_folder(recipe: str) -> Path:
+    """Where downloads are kept: in the user's cache, by recipe."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "multibranch" / recipe
+
+
+def fetch(
+    downloads: Sequence[Download],
+    folder: Path,
+    *,
+    home: str,
+    progress: Progress | None = None,
+    timeout: float = 60.0,
+) -> list[Path]:
+    """Bring every download into ``folder``; give back the files, in order.
+
+    Files of the same name (es-en.tgz of two years) are kept apart in numbered sub-folders.
+    """
+    paths = []
+    taken: set[str] = set()
+    for number, download in enumerate(downloads):
+        place = folder / str(number) if download.name in taken else folder
+        taken.add(download.name)
+        path = place / download.name
+        try:
+            place.mkdir(parents=True, exist_ok=True)
+            if not _sound(path, download):
+                _fetch_one(download, path, progress or _silent, timeout)
+        except OSError as error:
+            raise UserError(
+                f"{download.url} cannot be fetched ({_reason(error)}); run again to go on where it "
+                f"ended, or get it by hand (see {home}) and give its folder with --from."
+            ) from error
+        paths.append(path)
+    return paths
+
+
+def _sound(path: Path, download: Download) -> bool:
+    """Whether the file is there as it was fetched: one that was changed is fetched again."""
+    if not path.is_file():
+        return False
+    known = download.sha256 or _noted(path)
+    if known is not None and sha256(path) != known:
+        path.unlink()
+        return False
+    return True
+
+
+def _fetch_one(download: Download, path: Path, progress: Progress, timeout: float) -> None:
+    part = path.with_name(path.name + ".part")
+    for attempt in range(_ATTEMPTS):
+        try:
+            whole = _continue(download, part, progress, timeout)
+        except (urllib.error.HTTPError, FileNotFoundError, PermissionError):
+            raise
+        except (OSError, http.client.HTTPException) as error:
+            if attempt == _ATTEMPTS - 1:
+                raise OSError(str(error)) from error
+            whole = False
+        if whole:
+            break
+        time.sleep(min(2.0**attempt, 30.0) * 0.1)
+    else:
+        raise OSError("the connection ended before the file did")
+    found = sha256(part)
+    if download.sha256 is not None and found != download.sha256:
+        part.unlink()
+        raise UserError(
+            f"{download.url} has the checksum {found}, not {download.sha256}: it was changed or "
+            "damaged on its way. It was removed; run again, or get it by hand and give it with "
+            "--from."
+        )
+    part.replace(path)
+    try:
+        check_archive(path)
+    except UserError:
+        path.unlink()
+        raise
+    _note(path, found)
+
+
+def _continue(download: Download, part: Path, progress: Progress, timeout: float) -> bool:
+    """Fetch what is missing from ``part``; True if it is whole now."""
+    have = part.stat().st_size if part.exists() else 0
+    request = urllib.request.Request(download.url, headers={"User-Agent": "multibranch"})
+    if have:
+        request.add_header("Range", f"bytes={have}-")
+    try:
+        answer = urllib.request.urlopen(request, timeout=timeout)
+    except urllib.error.HTTPError as error:
+        if error.code == 416:  # there is nothing past what we have
+            return True
+        raise
+    with answer:
+        if have and answer.status != 206:  # the server sends it all again
+            have = 0
+        length = answer.headers.get("Content-Length")
+        total = have + int(length) if length is not None else None
+        with part.open("ab" if have else "wb") as file:
+            while chunk := answer.read(_CHUNK):
+                file.write(chunk)
+                have += len(chunk)
+                progress(download.name, have, total)
+    return total is None or have >= total
+
+
+def _noted(path: Path) -> str | None:
+    note = path.with_name(path.name + ".sha256")
+    return note.read_text(encoding="ascii").split()[0] if note.is_file() else None
+
+
+def _note(path: Path, checksum: str) -> None:
+    """Write the checksum beside the file, the way `sha256sum` does."""
+    path.with_name(path.name + ".sha256").write_text(f"{checksum}  {path.name}\n", "ascii")
+
+
+def _reason(error: OSError) -> str:
+    if isinstance(error, urllib.error.HTTPError):
+        return f"the server says {error.code} {error.reason}"
+    reason = getattr(error, "reason", None)
+    return str(reason or error.strerror or error)
+
+
+def _silent(name: str, have: int, total: int | None) -> None:
+    pass

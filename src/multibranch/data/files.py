@@ -46,7 +46,7 @@ class Source:
     @property
     def inner(self) -> str:
         """The path that patterns are compared with, without its compression's suffix."""
-        return _plain(self.members[-1] if self.members else self.path.as_posix())
+        return without_compression(self.members[-1] if self.members else self.path.as_posix())
 
     @contextlib.contextmanager
     def open(self) -> Iterator[IO[bytes]]:
@@ -61,7 +61,7 @@ class Source:
 
 
 class Library:
-    """The files that a recipe may take from: everything under the given folders, files, archives."""
+    """The files that a recipe may take from: all that the given folders and archives hold."""
 
     def __init__(self, places: Sequence[Path]) -> None:
         for place in places:
@@ -239,11 +239,12 @@ def _tar_name(name: str) -> str:
 
 
 def _is_archive(name: str) -> bool:
-    plain = _plain(name)
+    plain = without_compression(name)
     return plain.endswith((".tar", ".zip")) or name.endswith(tuple(_TAR_SUFFIXES))
 
 
-def _plain(name: str) -> str:
+def without_compression(name: str) -> str:
+    """The name that a file has once it is decompressed."""
     for suffix in COMPRESSIONS:
         if name.endswith(suffix):
             return name.removesuffix(suffix)
@@ -252,7 +253,7 @@ def _plain(name: str) -> str:
 
 def _hidden(name: str) -> bool:
     parts = PurePosixPath(name).parts
-    return any(part.startswith(".") and part != "." or part == "__MACOSX" for part in parts)
+    return any((part.startswith(".") and part != ".") or part == "__MACOSX" for part in parts)
 
 
 def _matches(path: str, pattern: str) -> bool:

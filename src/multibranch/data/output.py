@@ -60,7 +60,7 @@ class Workshop:
             raise self._sentence(error) from error
 
     def _publish(self) -> None:
-        for path in self.folder.iterdir():
+        for path in self.folder.rglob("*"):
             if path.is_file():
                 with path.open("rb") as file:
                     os.fsync(file.fileno())
@@ -100,11 +100,30 @@ class Workshop:
 
 
 def describe_inputs(sources: Iterable[Source]) -> list[dict[str, Any]]:
-    """Name, size and checksum of the files on the disk that hold ``sources``, each once."""
-    paths = sorted({source.path for source in sources})
-    return [
-        {"name": path.name, "bytes": path.stat().st_size, "sha256": sha256(path)} for path in paths
-    ]
+    """Name, size and checksum of the files on the disk that hold ``sources``, each once.
+
+    A file that has another checksum than a SHA256SUMS or NAME.sha256 beside it says is a UserError.
+    """
+    described = []
+    for path in sorted({source.path for source in sources}):
+        checksum = sha256(path)
+        _compare(path, checksum)
+        described.append({"name": path.name, "bytes": path.stat().st_size, "sha256": checksum})
+    return described
+
+
+def _compare(path: Path, checksum: str) -> None:
+    for name in ("SHA256SUMS", f"{path.name}.sha256"):
+        listing = path.with_name(name)
+        if not listing.is_file():
+            continue
+        for line in listing.read_text(encoding="utf-8", errors="replace").splitlines():
+            known, _, file = line.partition(" ")
+            if file.strip().removeprefix("*") == path.name and known.lower() != checksum:
+                raise UserError(
+                    f"{path} has the checksum {checksum}, but {listing} says {known}: the file is "
+                    "not the one it should be; get it again, or remove the listing."
+                )
 
 
 def describe_outputs(folder: Path) -> dict[str, Any]:
@@ -155,10 +174,10 @@ def finished(output: Path, request: Mapping[str, Any]) -> dict[str, Any] | None:
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise UserError(f"{path} is damaged ({error}); use --overwrite to prepare again.") from error
-    differences = [
-        key for key in request if _differs(manifest.get(key), request[key])
-    ]
+        raise UserError(
+            f"{path} is damaged ({error}); use --overwrite to prepare again."
+        ) from error
+    differences = [key for key in request if _differs(manifest.get(key), request[key])]
     if manifest.get("format") != FORMAT:
         differences.insert(0, "format")
     if differences:

@@ -14,10 +14,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from multibranch.data.fetch import cache_folder, fetch
 from multibranch.data.files import Library, Source
+from multibranch.data.formats import format_of
+from multibranch.data.glue import prepare_glue
 from multibranch.data.output import Workshop, describe_inputs, finished, write_manifest
 from multibranch.data.readers import LOT, Lot, read_pairs
-from multibranch.data.recipes import Cleaning, Part, Recipe
+from multibranch.data.recipe import Cleaning, Corpus, Part, Recipe
 from multibranch.data.store import SIDES, SPLITS, StoreWriter
 from multibranch.data.tokenising import Tokenise, Tokenised, too_different
 from multibranch.data.workers import default_jobs, map_lots
@@ -30,10 +33,12 @@ Files = dict[str, list[tuple[Part, Source, Source]]]
 
 
 def prepare(
-    recipe: Recipe,
+    recipe: Corpus,
     output: str | Path,
     *,
-    places: Sequence[str | Path],
+    places: Sequence[str | Path] = (),
+    tasks: Sequence[str] = (),
+    cache: str | Path | None = None,
     skip_bad_lines: bool = False,
     overwrite: bool = False,
     jobs: int | None = None,
@@ -41,9 +46,22 @@ def prepare(
 ) -> tuple[dict[str, Any], bool]:
     """Prepare ``recipe`` from the files under ``places`` into the folder ``output``.
 
-    Gives back the manifest, and whether the work was done now (False: the folder was there).
+    Without ``places`` the files are fetched into ``cache`` (by default the user's). ``tasks``
+    chooses among GLUE's. Gives back the manifest, and whether the work was done now (False: the
+    folder was there).
     """
     output = Path(output)
+    progress = progress or _silent
+    places = places or _fetched(recipe, cache, progress)
+    if not isinstance(recipe, Recipe):
+        return prepare_glue(
+            output,
+            places=places,
+            tasks=tasks,
+            skip_bad_lines=skip_bad_lines,
+            overwrite=overwrite,
+            progress=progress,
+        )
     library = Library([Path(place) for place in places])
     files = find_files(recipe, library)
     request = _request(recipe, files, skip_bad_lines=skip_bad_lines)
@@ -51,10 +69,25 @@ def prepare(
         done = finished(output, request)
         if done is not None:
             return done, False
-    work = _Work(recipe, files, skip_bad_lines, jobs or default_jobs(), progress or _silent)
+    work = _Work(recipe, files, skip_bad_lines, jobs or default_jobs(), progress)
     with Workshop(output, overwrite=overwrite) as folder:
         results = work.run(folder)
         return write_manifest(folder, request=request, results=results), True
+
+
+def _fetched(recipe: Corpus, cache: str | Path | None, progress: Progress) -> list[Path]:
+    if not recipe.downloads:
+        raise UserError(
+            f"{recipe.name} has no public place to fetch from; name your files, or their folder "
+            "with --from."
+        )
+    folder = Path(cache) if cache else cache_folder(recipe.name)
+    return fetch(
+        recipe.downloads,
+        folder,
+        home=recipe.home,
+        progress=lambda name, have, total: progress(f"fetching {name}", have, total),
+    )
 
 
 def find_files(recipe: Recipe, library: Library) -> Files:
@@ -69,7 +102,7 @@ def find_files(recipe: Recipe, library: Library) -> Files:
 
 
 def _find(recipe: Recipe, split: str, part: Part, side: str, library: Library) -> Source:
-    names = part.names(recipe.text.language(side))
+    names = part.names(recipe.text, side)
     source = library.find(*names)
     if source is None:
         places = ", ".join(str(place) for place in library.places)
@@ -108,9 +141,7 @@ class _Work:
 
     def _tokenise(self, folder: Path) -> None:
         with ExitStack() as stack:
-            outputs = {
-                split: _TextFiles(folder, split, stack) for split in self.splits
-            }
+            outputs = {split: _TextFiles(folder, split, stack) for split in self.splits}
             for split in self.files:
                 self._tokenise_split(split, outputs)
 
@@ -119,31 +150,34 @@ class _Work:
         function = Tokenise(
             self.recipe.text,
             cleaning=self.recipe.cleaning if training else None,
+            tokenised=self.recipe.tokenised,
             normalise_code=self.recipe.normalise_code,
         )
         facts = self.facts[split]
         for lot in map_lots(function, self._lots(split), jobs=self.jobs):
             facts["read"] += lot.read
             facts["dropped"].update(lot.dropped)
-            for notice, count in lot.notices.items():
-                facts[notice] = facts.get(notice, 0) + count
+            if self.recipe.normalise_code:
+                facts["normalised"] = facts.get("normalised", 0) + lot.normalised
             if training:
                 self._share_out(lot, outputs)
             else:
                 self._keep(split, lot, outputs)
             self.progress(f"tokenising {split}", facts["read"], None)
-        if not facts["pairs"]:
-            raise UserError(
-                f"nothing is left of the {split} split of {self.recipe.name}: of {facts['read']} "
-                f"pairs {_tell_dropped(facts['dropped'])}; look at the files, or allow more with "
-                "--max-length and --max-ratio."
-            )
+        for name in self._held_out | {split: 1} if training else {split: 1}:
+            if not self.facts[name]["pairs"]:
+                raise UserError(
+                    f"nothing is left for the {name} split of {self.recipe.name}: of "
+                    f"{facts['read']} pairs {_tell_dropped(facts['dropped'])}; look at the files, "
+                    "allow more with --max-length and --max-ratio, or hold out more with "
+                    "--hold-out."
+                )
 
     def _lots(self, split: str) -> Iterator[Lot]:
+        text = self.recipe.text
         for part, source, target in self.files[split]:
-            yield from read_pairs(
-                source, target, part.format, skip_bad_lines=self.skip_bad_lines
-            )
+            formats = (format_of(part.format, text.source), format_of(part.format, text.target))
+            yield from read_pairs((source, target), formats, skip_bad_lines=self.skip_bad_lines)
 
     def _share_out(self, lot: Tokenised, outputs: "Mapping[str, _TextFiles]") -> None:
         """Training pairs, of which some are held out for validation and for the test."""
@@ -200,9 +234,7 @@ class _Work:
         cleaning = self.recipe.cleaning if split == "train" else Cleaning()
         with StoreWriter(folder, split) as store:
             for lines in _reread(folder, split):
-                ids = {
-                    side: text.encode(lines[side], side=side, tokenised=True) for side in SIDES
-                }
+                ids = {side: text.encode(lines[side], side=side, tokenised=True) for side in SIDES}
                 through += len(lines["source"])
                 if cleaning.unit == "subwords":
                     self._drop(ids, cleaning, facts)
@@ -247,7 +279,9 @@ class _TextFiles:
 
     def __init__(self, folder: Path, split: str, stack: ExitStack) -> None:
         self._words = [
-            stack.enter_context(_words_file(folder, split, side).open("w", encoding="utf-8"))
+            stack.enter_context(
+                _words_file(folder, split, side).open("w", encoding="utf-8", newline="\n")
+            )
             for side in SIDES
         ]
         self._texts = [
@@ -290,7 +324,7 @@ def _request(recipe: Recipe, files: Files, *, skip_bad_lines: bool) -> dict[str,
     """What decides the contents of the folder: the same request gives the same folder."""
     used = [source for parts in files.values() for _, *sides in parts for source in sides]
     return {
-        "kind": "classification" if recipe.text.kind == "classification" else "pairs",
+        "kind": "pairs",
         "recipe": recipe.name,
         "settings": {
             "text": dataclasses.asdict(recipe.text),
@@ -298,6 +332,7 @@ def _request(recipe: Recipe, files: Files, *, skip_bad_lines: bool) -> dict[str,
             "cleaning": dataclasses.asdict(recipe.cleaning),
             "valid_every": recipe.valid_every,
             "test_every": recipe.test_every,
+            "tokenised": recipe.tokenised,
             "normalise_code": recipe.normalise_code,
             "skip_bad_lines": skip_bad_lines,
         },
@@ -306,7 +341,8 @@ def _request(recipe: Recipe, files: Files, *, skip_bad_lines: bool) -> dict[str,
 
 
 def _tell_dropped(dropped: Mapping[str, int]) -> str:
-    return ", ".join(f"{count} were {why}" for why, count in dropped.items()) or "none was kept"
+    told = [f"{count} were {why}" for why, count in dropped.items() if count]
+    return ", ".join(told) or "none was held out"
 
 
 def _silent(stage: str, done: int, total: int | None) -> None:

@@ -1,61 +1,19 @@
-"""From the files of a corpus to pairs of lines: the formats that corpora come in.
+"""From the files of a corpus to pairs of lines, read in lots so that any corpus streams through.
 
-A format is a function of one line that gives back the text in it, or None where a line is not part
-of the corpus (``<url>`` and the like). Lines are read, decoded and paired in lots, so that a corpus
-of any size streams through; what is wrong with a line is said with its file and number.
+What is wrong with a line is said with its file and number, or counted where the user asked for
+that.
 """
 
 import contextlib
 import itertools
-import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-
 from multibranch.data.files import Source
+from multibranch.data.formats import BadLine, Format
 from multibranch.errors import UserError
 
 LOT = 2000
-
-_SEGMENT = re.compile(r"\s*<seg\b[^>]*>\s*(.*?)\s*</seg>\s*", re.IGNORECASE)
-_SEGMENT_START = re.compile(r"\s*<seg\b", re.IGNORECASE)
-_HEADING = re.compile(r"</?(?:title|description)>")
-_NOT_TEXT = re.compile(r"<(?:url|talkid|keywords|speaker)>|<(?:reviewer|translator|doc)\b|</doc>")
-
-Format = Callable[[str], str | None]
-
-
-class BadLine(ValueError):
-    """A line that its format cannot read."""
-
-
-def plain(line: str) -> str | None:
-    """One sentence a line."""
-    return line
-
-
-def tagged(line: str) -> str | None:
-    """TED's ``train.tags.*``: headings lose their tags, lines about the talk are left out."""
-    if "<" not in line:
-        return line
-    return None if _NOT_TEXT.search(line) else _HEADING.sub("", line)
-
-
-def segments(line: str) -> str | None:
-    """The ``<seg>`` lines of evaluation sets in XML or SGML.
-
-    A typographic apostrophe becomes a plain one, and entities stay as they are: so did the
-    preparation that the published scores stand on.
-    """
-    if not _SEGMENT_START.match(line):
-        return None
-    found = _SEGMENT.fullmatch(line)
-    if not found:
-        raise BadLine("a <seg> that is not closed on its line")
-    return found[1].replace("’", "'")
-
-
-FORMATS: dict[str, Format] = {"plain": plain, "tagged": tagged, "segments": segments}
 
 
 @dataclass
@@ -68,14 +26,14 @@ class Lot:
 
 
 def read_pairs(
-    source: Source, target: Source, kind: str, *, skip_bad_lines: bool = False
+    files: tuple[Source, Source], formats: tuple[Format, Format], *, skip_bad_lines: bool = False
 ) -> Iterator[Lot]:
     """The pairs of two files, in lots.
 
     Invalid UTF-8, lines that the format cannot read and sides of different length are UserErrors,
     or counted in ``Lot.bad`` with ``skip_bad_lines``.
     """
-    sides = [_Lines(file, FORMATS[kind], skip_bad_lines) for file in (source, target)]
+    sides = [Lines(file, extract, skip_bad_lines) for file, extract in zip(files, formats)]
     total = 0
     while True:
         left, right = (side.take(LOT) for side in sides)
@@ -91,11 +49,12 @@ def read_pairs(
             yield Lot([a for a, _ in whole], [b for _, b in whole], bad)
         if len(pairs) < LOT:
             break
-    if total == 0 and not any(side.count for side in sides):
-        raise UserError(f"{source} and {target} hold no sentence; give files that do.")
+    if total == 0:
+        empty = next((side.file for side in sides if not side.count), files[0])
+        raise UserError(f"{empty} holds no sentence; give a file that does.")
 
 
-class _Lines:
+class Lines:
     """The text lines of one file; with ``skip`` an unreadable one is None instead of an error."""
 
     def __init__(self, file: Source, extract: Format, skip: bool) -> None:
@@ -107,6 +66,7 @@ class _Lines:
         self._lines = self._read()
 
     def take(self, count: int) -> list[str | None]:
+        """The next lines, at most ``count`` of them."""
         lines = list(itertools.islice(self._lines, count))
         self.count += len(lines)
         return lines
@@ -123,18 +83,20 @@ class _Lines:
     def _texts(self, raw: list[bytes]) -> Iterator[str | None]:
         for line in self._decoded(raw):
             self._number += 1
-            if isinstance(line, Exception):
-                yield self._bad("is not valid UTF-8", "convert the file to UTF-8")
+            if line is None:
+                self._bad("is not valid UTF-8", "convert the file to UTF-8")
+                yield None
                 continue
             try:
                 text = self._extract(line)
             except BadLine as error:
-                yield self._bad(f"holds {error}", "correct it")
+                self._bad(f"holds {error}", "correct it")
+                yield None
                 continue
             if text is not None:
                 yield text
 
-    def _decoded(self, raw: list[bytes]) -> "list[str | UnicodeDecodeError]":
+    def _decoded(self, raw: list[bytes]) -> list[str | None]:
         if self._number == 0 and raw[0].startswith(b"\xef\xbb\xbf"):
             raw[0] = raw[0][3:]
         with contextlib.suppress(UnicodeDecodeError):
@@ -152,23 +114,21 @@ class _Lines:
             )
 
 
-def _decode(line: bytes) -> "str | UnicodeDecodeError":
+def _decode(line: bytes) -> str | None:
     try:
-        return line.decode().rstrip("\r\n")
-    except UnicodeDecodeError as error:
-        return error
+        return line.decode().removesuffix("\n").removesuffix("\r")
+    except UnicodeDecodeError:
+        return None
 
 
 def _uneven(
-    sides: list[_Lines], left: list[str | None], right: list[str | None], before: int
+    sides: list[Lines], left: list[str | None], right: list[str | None], before: int
 ) -> UserError:
-    shorter, longer = sorted(
-        zip(sides, (len(left), len(right))), key=lambda item: item[1]
-    )
+    shorter, longer = sorted(zip(sides, (len(left), len(right))), key=lambda item: item[1])
     end = before + shorter[1]
     length = before + longer[1] + longer[0].rest()
     return UserError(
         f"the sides differ in length: {shorter[0].file} ends after {end} sentences, "
-        f"{longer[0].file} has {length}; line {end + 1} has no counterpart. Give files whose lines "
-        "correspond, or keep the first part with --skip-bad-lines."
+        f"{longer[0].file} has {length}, so line {end + 1} has no counterpart; give files whose "
+        "lines correspond, or keep the first part with --skip-bad-lines."
     )

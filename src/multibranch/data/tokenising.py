@@ -6,24 +6,28 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from multibranch.data.readers import Lot
-from multibranch.data.recipes import Cleaning
+from multibranch.data.recipe import Cleaning
 from multibranch.text import TextSettings
 from multibranch.text.pipeline import SIDES, tokeniser
+from multibranch.text.programs import normalise_python
+
+Sides = tuple[list[str], list[str]]
 
 
 @dataclass
 class Tokenised:
     """A lot after the first pass.
 
-    ``texts`` and ``words`` hold the source lines and the target lines: as they were read, and as
-    words separated by blanks. ``dropped`` counts the pairs that are not among them, by reason.
+    ``texts`` and ``words`` hold the source lines and the target lines: as people wrote them, and as
+    words separated by blanks. ``dropped`` counts the pairs that are not among them, by reason;
+    ``normalised`` counts the functions that were rewritten through their syntax tree.
     """
 
-    texts: tuple[list[str], list[str]]
-    words: tuple[list[str], list[str]]
+    texts: Sides
+    words: Sides
     read: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
-    notices: Counter[str] = field(default_factory=Counter)
+    normalised: int = 0
 
     def __len__(self) -> int:
         return len(self.words[0])
@@ -36,33 +40,56 @@ class Tokenised:
             ([side[0][i] for i in indices], [side[1][i] for i in indices])
             for side in (self.texts, self.words)
         )
-        return Tokenised(texts, words)
+        return Tokenised(texts, words, self.read, self.dropped, self.normalised)
 
 
 class Tokenise:
-    """A function of lots. ``cleaning`` is given for training pairs only: others are all kept."""
+    """A function of lots. ``cleaning`` is given for training pairs only: others are all kept.
+
+    With ``tokenised`` the lines are words already, and a language of code keeps them as its text.
+    """
 
     def __init__(
-        self, settings: TextSettings, *, cleaning: Cleaning | None, normalise_code: bool = False
+        self,
+        settings: TextSettings,
+        *,
+        cleaning: Cleaning | None,
+        tokenised: bool = False,
+        normalise_code: bool = False,
     ) -> None:
         self.settings = settings
         self.cleaning = cleaning
+        self.tokenised = tokenised
         self.normalise_code = normalise_code
 
     def __call__(self, lot: Lot) -> Tokenised:
-        texts = ([_collapse(line) for line in lot.source], [_collapse(line) for line in lot.target])
-        words = tuple(
-            [split(line) for line in lines] for split, lines in zip(self._tokenisers, texts)
-        )
-        made = Tokenised(texts, (words[0], words[1]))
-        cleaned = made.select(self._clean(made)) if self.cleaning else made
-        read = len(made) + lot.bad
-        dropped = made.dropped + Counter({"unreadable": lot.bad})
-        return Tokenised(cleaned.texts, cleaned.words, read, dropped)
+        lines = (lot.source, lot.target)
+        made = Tokenised((list(map(_collapse, lines[0])), list(map(_collapse, lines[1]))), lines)
+        if self.normalise_code:
+            self._normalise(made)
+        made.words = made.texts if self.tokenised else self._split(lines)
+        made.read = len(made) + lot.bad
+        if lot.bad:
+            made.dropped["unreadable"] = lot.bad
+        return made.select(self._clean(made)) if self.cleaning else made
+
+    def _split(self, lines: Sides) -> Sides:
+        source, target = self._tokenisers
+        return [source(line) for line in lines[0]], [target(line) for line in lines[1]]
 
     @cached_property
     def _tokenisers(self) -> list[Callable[[str], str]]:
         return [tokeniser(self.settings, side) for side in SIDES]
+
+    def _normalise(self, lot: Tokenised) -> None:
+        for side, lines in zip(SIDES, lot.texts):
+            if self.settings.language(side) != "python":
+                continue
+            for index, line in enumerate(lines):
+                normal = normalise_python(line)
+                if normal is not None:
+                    lines[index] = normal
+                    lot.normalised += 1
 
     def _clean(self, lot: Tokenised) -> list[int]:
         assert self.cleaning is not None

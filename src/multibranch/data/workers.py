@@ -37,9 +37,7 @@ def map_lots(
         return
     # Children that only run Python code are safe to fork, and start without importing anything.
     context = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
-    pool = ProcessPoolExecutor(
-        jobs, mp_context=context, initializer=_start, initargs=(function,)
-    )
+    pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_start, initargs=(function,))
     try:
         waiting: collections.deque[Future[Made]] = collections.deque()
         for lot in itertools.chain(first, lots):

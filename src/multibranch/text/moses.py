@@ -126,9 +126,7 @@ def _rules(language: str) -> _Rules:
     small = _characters("Lowercase_Letter")
     rules = _Rules()
     rules.pad = re.compile(rf"[^{alnum}{inside}\s.'`,\-]").sub
-    rules.keep_inside = (
-        [(re.compile(rf"{inside}(?![{small}])"), r" \g<0> ")] if inside else []
-    )
+    rules.keep_inside = [(re.compile(rf"{inside}(?![{small}])"), r" \g<0> ")] if inside else []
     rules.hyphens = re.compile(rf"(?<=[{alnum}])-(?=[{alnum}])")
     rules.commas = [
         (re.compile(rf"([^{numbers}]),"), r"\1 , "),
@@ -181,7 +179,8 @@ def _characters(category: str) -> str:
 @cache
 def _prefixes(language: str) -> tuple[frozenset[str], frozenset[str]]:
     """The abbreviations that keep their period, and those that keep it before a number."""
-    always, before_numbers = set(), set()
+    always: set[str] = set()
+    before_numbers: set[str] = set()
     for line in _sacremoses("corpus").NonbreakingPrefixes().words(language):
         word, _, mark = line.strip().partition(" ")
         (before_numbers if mark.strip() == _NUMERIC_ONLY else always).add(word)

@@ -1,8 +1,9 @@
 """Text to ids and back for one model: both sides, their tokenisers and their vocabularies.
 
-A pipeline is three or four small files: ``text.json`` (what is done to the text), ``tokenizer.json``
-(the vocabulary, a `tokenizers` file), ``tokenizer.target.json`` where the sides have vocabularies of
-their own, and ``tokenizer_config.json``, with which Hugging Face's AutoTokenizer loads the first.
+A pipeline is three or four small files: ``text.json`` (what is done to the text),
+``tokenizer.json`` (the vocabulary, a `tokenizers` file), ``tokenizer.target.json`` where the sides
+have vocabularies of their own, and ``tokenizer_config.json``, with which Hugging Face's
+AutoTokenizer loads the first.
 """
 
 import dataclasses
@@ -155,6 +156,7 @@ class TextPipeline:
 def tokeniser(settings: TextSettings, side: str) -> Callable[[str], str]:
     """The function that turns one raw line of a side into words separated by blanks."""
     language = settings.language(side)
+    split: Callable[[str], str] = _blanks
     if settings.kind == "moses-bpe":
         from multibranch.text.moses import MosesTokeniser
 
@@ -164,19 +166,17 @@ def tokeniser(settings: TextSettings, side: str) -> Callable[[str], str]:
 
             split = _chain(PunctuationNormaliser(language), split)
     elif settings.kind == "words":
-        from multibranch.text.code import code_tokeniser
+        from multibranch.text.programs import code_tokeniser
 
         split = code_tokeniser(language)
-    else:
-        split = _blanks
-    return _chain(split, str.lower) if settings.lowercase else split
+    return _chain(split, _lower) if settings.lowercase else split
 
 
 def detokeniser(settings: TextSettings, side: str) -> Callable[[str], str]:
     """The function that turns words separated by blanks into text as people write it."""
     language = settings.language(side)
     if settings.kind == "words":
-        from multibranch.text.code import code_detokeniser
+        from multibranch.text.programs import code_detokeniser
 
         return code_detokeniser(language)
     if settings.kind == "classification":
@@ -188,6 +188,11 @@ def detokeniser(settings: TextSettings, side: str) -> Callable[[str], str]:
 
 def _chain(first: Callable[[str], str], second: Callable[[str], str]) -> Callable[[str], str]:
     return lambda line: second(first(line))
+
+
+def _lower(line: str) -> str:
+    # Moses knows no final sigma: its lower-casing looks at one character at a time.
+    return line.replace("Σ", "σ").lower()
 
 
 def _blanks(line: str) -> str:

@@ -114,7 +114,7 @@ def learn_bpe(
         *(f"<0x{byte:02X}>" for byte in _BYTES),
         *(piece for piece in pieces if piece not in taken),
     ]
-    pairs = [tuple(m.split(" ")) if isinstance(m, str) else tuple(m) for m in learned["merges"]]
+    pairs = [(first, second) for first, second in learned["merges"]]
     return _bpe(entries, [pair for pair in pairs if "".join(pair) not in taken])
 
 
@@ -130,7 +130,7 @@ def learn_words(counter: WordCounter, *, size: int) -> Tokenizer:
     return _finish(tokenizer)
 
 
-def _bpe(entries: list[str], merges: list[tuple[str, ...]]) -> Tokenizer:
+def _bpe(entries: list[str], merges: list[tuple[str, str]]) -> Tokenizer:
     entries = entries + unused_tokens(len(entries))
     vocabulary = {token: number for number, token in enumerate(entries)}
     tokenizer = Tokenizer(

@@ -1,0 +1,100 @@
+"""Which recipe the user asks for, and from which files: a known corpus, or the user's own text."""
+
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
+
+from multibranch.data.files import without_compression
+from multibranch.data.recipe import Corpus, Recipe
+from multibranch.data.recipes import PARALLEL, find_recipe, parallel
+from multibranch.errors import UserError
+
+Pair = Sequence[str] | None
+
+
+def requested(
+    *,
+    recipe: str,
+    places: Sequence[Path] = (),
+    reverse: bool = False,
+    source: str | None = None,
+    target: str | None = None,
+    train: Pair = None,
+    valid: Pair = None,
+    test: Pair = None,
+    languages: Pair = None,
+    tokenised: bool = False,
+    hold_out: int = 50,
+    merges: int | None = None,
+    vocabulary: Sequence[int] | None = None,
+    lowercase: bool | None = None,
+    max_length: int | None = None,
+    max_ratio: float | None = None,
+) -> tuple[Corpus, list[Path]]:
+    """The recipe with the user's settings, and the places to look for its files."""
+    found = find_recipe(recipe)
+    own = _own_files(source, target, train, valid, test)
+    if found is PARALLEL:
+        if "train" not in own:
+            raise UserError(
+                "the recipe 'parallel' takes your files: --source F --target F, or --train A B "
+                "--valid A B --test A B."
+            )
+        chosen = parallel(
+            languages=_languages(own["train"], languages),
+            **own,
+            tokenised=tokenised,
+            hold_out=hold_out,
+        )
+        places = list(places) or [Path(name) for pair in own.values() for name in pair]
+    else:
+        if own or tokenised or languages:
+            raise UserError(
+                f"--source, --target, --train, --valid, --test, --languages and --tokenised are "
+                f"for your own files: use them with the recipe 'parallel', not '{recipe}'."
+            )
+        if not isinstance(found, Recipe):
+            _refuse(recipe, reverse, merges, vocabulary, lowercase, max_length, max_ratio)
+            return found, list(places)
+        chosen = found
+    chosen = chosen.adjusted(
+        merges=merges,
+        vocabulary=vocabulary,
+        lowercase=lowercase,
+        max_length=max_length,
+        max_ratio=max_ratio,
+    )
+    return (chosen.reversed() if reverse else chosen), list(places)
+
+
+def _own_files(
+    source: str | None, target: str | None, train: Pair, valid: Pair, test: Pair
+) -> dict[str, tuple[str, str]]:
+    if (source is None) != (target is None):
+        raise UserError("--source and --target come together: one file for each side.")
+    if source is not None and target is not None:
+        if train:
+            raise UserError("--source and --target are the training files; leave --train out.")
+        train = (source, target)
+    given = {"train": train, "valid": valid, "test": test}
+    return {split: (pair[0], pair[1]) for split, pair in given.items() if pair}
+
+
+def _languages(files: tuple[str, str], given: Pair) -> tuple[str, str]:
+    if given:
+        return given[0], given[1]
+    guessed = [PurePosixPath(without_compression(name)).suffix.removeprefix(".") for name in files]
+    for name, language in zip(files, guessed):
+        if not (2 <= len(language) <= 3 and language.isalpha() and language != "txt"):
+            raise UserError(
+                f"the language of {name} cannot be read from its name; say both with "
+                "--languages, as in --languages de en."
+            )
+    return guessed[0], guessed[1]
+
+
+def _refuse(recipe: str, *options: object) -> None:
+    if any(option not in (None, False) for option in options):
+        raise UserError(
+            f"{recipe} keeps its text as it is: --reverse, --merges, --vocabulary, --lowercase, "
+            "--max-length and --max-ratio do not apply to it."
+        )
