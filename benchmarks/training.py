@@ -13,6 +13,7 @@ import json
 import platform
 import shutil
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -193,11 +194,34 @@ def _flops(trainer: Trainer, row: Row) -> float:
     return 6 * (encoder * source + (decoder - cross) + cross * source + output)
 
 
+def startup(data: PreparedData) -> dict[str, Any]:
+    """Seconds from the start of the command to its first update, cold and with a warm cache."""
+    folder = Path(tempfile.mkdtemp())
+    config = folder / "config.yaml"
+    config.write_text("model: {branches: 3, drop_branch: 0.3}\ntrain: {max_updates: 1000000}\n")
+    seconds = []
+    for name in ("cold", "cached"):
+        output = folder / name
+        words = ["train", str(config), "--data.folder", str(data.folder)]
+        words += ["--train.output", str(output), "--train.log_every", "1"]
+        begin = time.perf_counter()
+        command = [sys.executable, "-m", "multibranch", *words]
+        process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+        while process.poll() is None and not (output / "metrics.jsonl").is_file():
+            time.sleep(0.02)
+        seconds.append(time.perf_counter() - begin)
+        process.kill()
+        process.wait()
+    shutil.rmtree(folder)
+    return {"name": "start of the command to first update", "seconds": seconds}
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("data", help="a prepared folder")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--only", nargs="*", help="rows whose names contain one of these")
+    parser.add_argument("--startup", action="store_true", help="time the start of the command too")
     parser.add_argument("--json", type=Path, help="where to write the results")
     args = parser.parse_args()
     rows = GPU_ROWS if args.device == "cuda" else CPU_ROWS
@@ -219,6 +243,9 @@ def main() -> int:
         "python": platform.python_version(),
         "results": results,
     }
+    if args.startup:
+        record["startup"] = startup(data)
+        print(json.dumps(record["startup"]), flush=True)
     one = next((r for r in results if r["name"] == "N_a=1" and "error" not in r), None)
     for result in results:
         if one and result["name"].startswith("N_a=") and "tokens_per_second" in result:

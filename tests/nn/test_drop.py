@@ -107,7 +107,7 @@ def test_units_draw_independently_at_their_own_rates():
     assert model.draw_keep().shape == (2 * 4 + 2 * 7,)
     draws = torch.stack([model.draw_keep() for _ in range(20000)])
     dropped = (draws == 0).double()
-    rates = model.drop_rates()
+    rates = torch.tensor(model.drop_rates())
     assert rates[:4].tolist() == pytest.approx([0.3, 0.3, 0.3, 0.1])
     assert (dropped.mean(0) - rates).abs().max() < 0.015
     correlation = torch.corrcoef(dropped.T) - torch.eye(dropped.shape[1])

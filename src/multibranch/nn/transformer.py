@@ -89,16 +89,14 @@ class _Stack(nn.Module):
         """All blocks, the encoder's first."""
         return [*self.encoder, *getattr(self, "decoder", ())]
 
-    def drop_rates(self) -> Tensor:
-        """ρ of every unit of the model, (units,), in the order of `keep`."""
-        return torch.tensor(
-            [
-                layer.drop_branch
-                for block in self.blocks
-                for layer in block.layers
-                for _ in range(layer.units)
-            ]
-        )
+    def drop_rates(self) -> list[float]:
+        """ρ of every unit of the model, in the order of `keep`."""
+        return [
+            layer.drop_branch
+            for block in self.blocks
+            for layer in block.layers
+            for _ in range(layer.units)
+        ]
 
     def draw_keep(self, *, generator: torch.Generator | None = None) -> Tensor:
         """Draw the factors (units,) of one forward pass on the CPU, for `keep`.
@@ -110,10 +108,8 @@ class _Stack(nn.Module):
 
     def _split_keep(self, keep: Keep, device: torch.device) -> list[Keep]:
         """`keep` (units,) cut into one piece a block; drawn here while training if it is None."""
-        if keep is None and self.training:
-            rates = self.drop_rates()
-            if bool((rates > 0).any()):
-                keep = draw_keep(rates.to(device))
+        if keep is None and self.training and any(self.drop_rates()):
+            keep = draw_keep(torch.tensor(self.drop_rates(), device=device))
         pieces: list[Keep] = []
         start = 0
         for block in self.blocks:
