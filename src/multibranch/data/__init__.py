@@ -1,7 +1,7 @@
 """Corpora: recipes that make clean text, the binary store, and batches of token ids.
 
 ``PreparedData`` opens what ``multibranch prepare`` wrote; ``PackedBatches`` and ``PaddedBatches``
-cut a split of it into batches.
+cut a split of it into batches. ``multibranch.data.builtin`` generates corpora from a seed.
 """
 
 from multibranch.data.batch import PackedBatch, PaddedBatch

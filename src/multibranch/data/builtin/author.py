@@ -6,21 +6,11 @@ some two dozen words.
 """
 
 from dataclasses import replace
-from functools import cache
 
 from multibranch.data.builtin import meaning as m
 from multibranch.data.builtin.chance import Chance
-from multibranch.data.builtin.lexicon import (
-    ADJECTIVES,
-    CITIES,
-    MANNERS,
-    NAMES,
-    NOUNS,
-    VERBS,
-    Adjective,
-    Noun,
-    Verb,
-)
+from multibranch.data.builtin.fitting import adjectives, nouns, shows_case, verbs
+from multibranch.data.builtin.lexicon import CITIES, MANNERS, NAMES, NOUNS, Adjective, Noun, Verb
 
 DETERMINERS = {
     "the": 50.0,
@@ -166,6 +156,8 @@ class Author:
         clause = self._action()
         thing = clause.direct or clause.indirect
         if not isinstance(thing, m.Phrase) or thing.relative or clause.negated or clause.passive:
+            return self.sentence()
+        if thing is clause.direct and not shows_case(clause.subject, thing):
             return self.sentence()
         return m.Sentence(replace(clause, front="object", time=None))
 
@@ -368,26 +360,3 @@ class Author:
         verb = self._chance.early(choice)
         clause = m.Clause(gap, verb, tense=self._tense(), negated=self._chance.happens(0.1))
         return self._with_objects(clause, verb, 1)
-
-
-@cache
-def nouns(kinds: str, *, plain: bool = False) -> tuple[Noun, ...]:
-    """The nouns of these kinds; where many kinds are wanted, none that could be mistaken."""
-    vague = plain or len(kinds) > 2
-    return tuple(n for n in NOUNS if n.kind in kinds and not (vague and n.ambiguous))
-
-
-@cache
-def adjectives(kind: str) -> tuple[Adjective, ...]:
-    """The adjectives that suit a kind."""
-    return tuple(a for a in ADJECTIVES if kind in a.kinds)
-
-
-@cache
-def verbs(frames: str, subject: str = "", object: str = "") -> tuple[Verb, ...]:
-    """The verbs of these frames that subjects and objects of the given kinds can have."""
-    return tuple(
-        verb
-        for verb in VERBS
-        if verb.frame in frames and subject in verb.subjects and object in verb.objects
-    )

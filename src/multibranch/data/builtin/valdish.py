@@ -10,7 +10,6 @@ from multibranch.data.builtin.meaning import (
     Nominal,
     Phrase,
     Predicate,
-    Preposition,
     Pronoun,
     Sentence,
 )
@@ -222,6 +221,3 @@ def _verbs(meaning: Clause, *, joined: bool) -> tuple[str, list[str]]:
     if joined:
         return verb.particle + first, []
     return first, [verb.particle] if verb.particle else []
-
-
-BY = Preposition("by", "von", "dat")
