@@ -2,10 +2,13 @@
 
 import importlib.util
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from transformers import AutoConfig
+from transformers.utils import logging
 
 from multibranch.errors import UserError
 
@@ -40,6 +43,21 @@ def load_backbone(name: str | os.PathLike, auto_class: Any, **load: Any) -> Any:
         return auto_class.from_pretrained(locate(name), **load)
     except OSError as error:
         raise _not_loaded(os.fspath(name), error) from None
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Keep `transformers` from reporting what is no news: progress bars, a head that is new."""
+    level = logging.get_verbosity()
+    bars = logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
 
 
 def _not_loaded(name: str, error: Exception) -> UserError:

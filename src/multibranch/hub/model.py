@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from transformers import (
     DynamicCache,
     EncoderDecoderCache,
-    GenerationConfig,
     GenerationMixin,
+    LogitsProcessorList,
     PreTrainedModel,
 )
 from transformers import initialization as init
@@ -27,6 +27,7 @@ from transformers.modeling_outputs import (
 
 from multibranch.hub.attention import attend
 from multibranch.hub.configuration import MultiBranchConfig
+from multibranch.hub.generation import EndAtLength, decoding_defaults, longest_outputs
 from multibranch.hub.layers import become
 from multibranch.nn import (
     MultiBranchAttention,
@@ -176,7 +177,10 @@ class MultiBranchForConditionalGeneration(MultiBranchPreTrainedModel, Generation
         if labels is not None:
             loss = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=_IGNORED)
         output = Seq2SeqLMOutput(
-            loss=loss, logits=logits, past_key_values=cache, encoder_last_hidden_state=memory
+            loss=loss,
+            logits=logits,
+            past_key_values=None if use_cache is False else cache,
+            encoder_last_hidden_state=memory,
         )
         return output.to_tuple() if return_dict is False else output
 
@@ -192,6 +196,25 @@ class MultiBranchForConditionalGeneration(MultiBranchPreTrainedModel, Generation
         for index, block in enumerate(self.model.decoder):
             states = _decode(block, states, memory, later[None, None], source, cache, index)
         return F.linear(self.model.decoder_norm(states), self.model.output_vectors)
+
+    @torch.no_grad()
+    def generate(
+        self, inputs: Tensor | None = None, *args: Any, logits_processor: Any = None, **kwargs: Any
+    ) -> Any:
+        """As `transformers` does; unless told otherwise, what our own decoder does.
+
+        A hypothesis ends after 1.5 times the source's tokens plus 10, or as max_length and
+        max_new_tokens say; then its end counts with the probability that the model gives it.
+        """
+        source = kwargs.get("input_ids") if inputs is None else inputs
+        rules = list(logits_processor or [])
+        if source is not None:
+            present = self.mask_source(source, kwargs.get("attention_mask")) != self.model.padding
+            limit = longest_outputs(present.sum(1) - 1, args, kwargs)
+            rules.append(EndAtLength(limit, self.config.eos_token_id))
+        return super().generate(
+            inputs, *args, logits_processor=LogitsProcessorList(rules), **kwargs
+        )
 
     def save_pretrained(
         self, save_directory: Any, *args: Any, state_dict: Any = None, **kwargs: Any
@@ -230,22 +253,6 @@ def _with_prefix(model: nn.Module, state_dict: dict[str, Any], prefix: str, *_: 
         own = name.removeprefix(prefix)
         if own not in wanted and _PREFIX + own in wanted:
             state_dict[prefix + _PREFIX + own] = state_dict.pop(name)
-
-
-def decoding_defaults(config: MultiBranchConfig) -> GenerationConfig:
-    """What `generate` does unless told otherwise: the beam search of multibranch.decoding."""
-    return GenerationConfig(
-        num_beams=5,
-        length_penalty=1.0,
-        early_stopping=True,
-        max_length=config.max_length,
-        forced_eos_token_id=config.eos_token_id,
-        suppress_tokens=[config.bos_token_id, config.pad_token_id],
-        bos_token_id=config.bos_token_id,
-        pad_token_id=config.pad_token_id,
-        eos_token_id=config.eos_token_id,
-        decoder_start_token_id=config.decoder_start_token_id,
-    )
 
 
 class MultiBranchForSequenceClassification(MultiBranchPreTrainedModel):

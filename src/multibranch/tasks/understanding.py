@@ -130,11 +130,13 @@ class Classifier:
         from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
         import multibranch.hub  # noqa: F401 (it makes branched models known to the Auto classes)
+        from multibranch.hub.backbone import quietly
 
         read_json(folder / "config.json")
         try:
-            model = AutoModelForSequenceClassification.from_pretrained(folder)
-            tokenizer = AutoTokenizer.from_pretrained(folder)
+            with quietly():
+                model = AutoModelForSequenceClassification.from_pretrained(folder)
+                tokenizer = AutoTokenizer.from_pretrained(folder)
         except (OSError, ValueError, RuntimeError) as error:
             raise UserError(f"{folder} cannot be loaded: {str(error).splitlines()[0]}") from None
         return cls(model, tokenizer, config, choose_device(device))
@@ -272,20 +274,22 @@ def _model(config: UnderstandingConfig, names: Sequence[str]) -> tuple[Any, Any]
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
     from multibranch.hub import branch_out
-    from multibranch.hub.backbone import load_backbone
+    from multibranch.hub.backbone import load_backbone, quietly
 
     settings = config.model
     assert settings.backbone is not None
     torch.manual_seed(config.train.seed)
-    tokenizer = load_backbone(settings.backbone, AutoTokenizer)
-    model = load_backbone(
-        settings.backbone,
-        AutoModelForSequenceClassification,
-        num_labels=len(names),
-        id2label=dict(enumerate(names)),
-        label2id={name: number for number, name in enumerate(names)},
-        dtype=torch.float32,
-    )
+    with quietly():
+        tokenizer = load_backbone(settings.backbone, AutoTokenizer)
+        model = load_backbone(
+            settings.backbone,
+            AutoModelForSequenceClassification,
+            num_labels=len(names),
+            id2label=dict(enumerate(names)),
+            label2id={name: number for number, name in enumerate(names)},
+            ignore_mismatched_sizes=True,  # a classifier for other labels gives way to a new one
+            dtype=torch.float32,
+        )
     if not settings.plain:
         options = {key: value for key, value in asdict(settings).items() if key != "backbone"}
         model = branch_out(model, **options)
@@ -306,8 +310,9 @@ def _write(
     examples: int,
 ) -> None:
     from multibranch.hub import write_model_card
+    from multibranch.hub.backbone import quietly
 
-    with replaced_folder(folder) as new:
+    with replaced_folder(folder) as new, quietly():
         model.save_pretrained(new)
         tokenizer.save_pretrained(new)
         (new / _CONFIG).write_text(configuration.to_yaml(config), encoding="utf-8")

@@ -1,0 +1,63 @@
+"""What makes `generate` decode as multibranch.decoding does: its defaults and its lengths."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import GenerationConfig, LogitsProcessor
+
+from multibranch.decoding.options import SearchOptions
+from multibranch.hub.configuration import MultiBranchConfig
+from multibranch.text.special import UNK
+
+
+def decoding_defaults(config: MultiBranchConfig) -> GenerationConfig:
+    """The settings of `generate` that are those of our beam search."""
+    ours = SearchOptions()
+    return GenerationConfig(
+        num_beams=ours.beam,
+        length_penalty=ours.length_penalty,
+        early_stopping=True,  # when as many as there are beams have ended, as our search does
+        max_length=config.max_length,
+        suppress_tokens=[config.bos_token_id, config.pad_token_id, UNK],
+        bos_token_id=config.bos_token_id,
+        pad_token_id=config.pad_token_id,
+        eos_token_id=config.eos_token_id,
+        decoder_start_token_id=config.decoder_start_token_id,
+    )
+
+
+def longest_outputs(source_tokens: Tensor, args: tuple, kwargs: dict[str, Any]) -> Tensor:
+    """The most tokens that each output (b,) may have, its end not counted.
+
+    A length that the caller gives, beginning and end counted, holds for all. Otherwise it follows
+    from the source, and kwargs are given the room for it.
+    """
+    asked = kwargs.get("generation_config") or next(iter(args), None)
+    total = kwargs.get("max_length")
+    if total is None and kwargs.get("max_new_tokens") is not None:
+        total = kwargs["max_new_tokens"] + 1
+    if total is None and asked is not None:
+        total = asked.max_length if asked.max_new_tokens is None else asked.max_new_tokens + 1
+    if total is not None:
+        return torch.full_like(source_tokens, total - 2)
+    ours = SearchOptions()
+    limits = [ours.longest(tokens) for tokens in source_tokens.tolist()]
+    kwargs["max_length"] = max(limits) + 2
+    return torch.tensor(limits, device=source_tokens.device)
+
+
+class EndAtLength(LogitsProcessor):
+    """Leaves only the end of the sentence to an output that has its limit of tokens."""
+
+    def __init__(self, limits: Tensor, end: int) -> None:
+        self.limits = limits  # (b,)
+        self.end = end
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """input_ids (rows, t) with the beginning first, scores (rows, V)."""
+        limits = self.limits.repeat_interleave(scores.shape[0] // self.limits.shape[0])
+        full = (input_ids.shape[1] - 1 >= limits).unsqueeze(1)
+        others = torch.ones_like(scores, dtype=torch.bool)
+        others[:, self.end] = False
+        return scores.masked_fill(full & others, float("-inf"))

@@ -1,0 +1,221 @@
+"""Branching out pretrained models: the same function, every family by one mechanism."""
+
+import pytest
+import torch
+from torch import nn
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForSeq2SeqLM,
+    AutoModelForSequenceClassification,
+    GPT2Config,
+    GPT2Model,
+)
+
+from multibranch.errors import UserError
+from multibranch.hub import FAMILIES, branch_out
+from multibranch.hub.families import blocks, family_of
+from multibranch.nn import MultiBranchAttention
+
+SEQ2SEQ = ("marian", "bart")
+ENCODERS = tuple(family for family in FAMILIES if family not in SEQ2SEQ)
+
+
+def attention_layers(model: nn.Module) -> list[MultiBranchAttention]:
+    return [layer for layer in model.modules() if isinstance(layer, MultiBranchAttention)]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("branches", [1, 3])
+def test_branching_out_keeps_the_function(family, branches, make_model, inputs):
+    model = make_model(family)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    branched = branch_out(model, branches=branches)
+    with torch.no_grad():
+        expected, found = model(**inputs(family)).logits, branched(**inputs(family)).logits
+    assert (found - expected).abs().max() < 1e-5
+    # The model that was given is left as it was.
+    assert not attention_layers(model)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_attention_layer_has_copies_of_its_projections(family, make_model):
+    model = make_model(family)
+    branched = branch_out(model, branches=2, drop_branch=0.4)
+    layers = attention_layers(branched)
+    assert len(layers) == (6 if family in SEQ2SEQ else 2)  # 2 + 2·2, or 2
+    for layer in layers:
+        assert (layer.branches, layer.heads, layer.drop_branch) == (2, 4, 0.4)
+        assert torch.equal(layer.qkv_weight[:, 0], layer.qkv_weight[:, 1])
+        assert torch.equal(layer.out_weight[0], layer.out_weight[1])
+    added = sum(each.numel() for each in branched.parameters())
+    added -= sum(each.numel() for each in model.parameters())
+    assert added == len(layers) * (4 * 32 * 32 + 4 * 32)
+    assert next(blocks(branched, family_of(family)), None) is None
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_saved_and_loaded_by_the_auto_classes(family, make_model, inputs, tmp_path):
+    branched = branch_out(make_model(family), branches=2, drop_branch=0.2, layer_drop=0.1)
+    branched.save_pretrained(tmp_path)
+    config = AutoConfig.from_pretrained(tmp_path)
+    assert config.model_type == f"multibranch-{family}"
+    assert config.multibranch == {
+        "family": family,
+        "branches": 2,
+        "drop_branch": 0.2,
+        "drop_ffn": 0.2,
+        "layer_drop": 0.1,
+    }
+    auto = AutoModelForSeq2SeqLM if family in SEQ2SEQ else AutoModelForSequenceClassification
+    loaded = auto.from_pretrained(tmp_path).eval()
+    assert type(loaded) is type(branched)
+    assert [layer.drop_branch for layer in attention_layers(loaded)] == [
+        layer.drop_branch for layer in attention_layers(branched)
+    ]
+    with torch.no_grad():
+        expected, found = branched(**inputs(family)).logits, loaded(**inputs(family)).logits
+    assert torch.equal(found, expected)
+
+
+def test_loaded_without_its_head_by_automodel(make_model, inputs, tmp_path):
+    branched = branch_out(make_model("bert"))
+    branched.save_pretrained(tmp_path)
+    encoder = AutoModel.from_pretrained(tmp_path).eval()
+    with torch.no_grad():
+        expected = branched.bert(**inputs("bert")).last_hidden_state
+        assert torch.equal(encoder(**inputs("bert")).last_hidden_state, expected)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_hidden_states_and_attention_weights_are_recorded(family, make_model, inputs):
+    attention = {} if family == "mpnet" else {"attn_implementation": "eager"}
+    model = make_model(family, **attention)
+    branched = branch_out(model, branches=2)
+    asked = {"output_attentions": True, "output_hidden_states": True}
+    with torch.no_grad():
+        expected, found = model(**inputs(family), **asked), branched(**inputs(family), **asked)
+    names = ["hidden_states", "attentions"]
+    if family in SEQ2SEQ:
+        names = ["decoder_hidden_states", "decoder_attentions", "cross_attentions"]
+    for name in names:
+        assert len(found[name]) == len(expected[name]) > 0
+        for ours, theirs in zip(found[name], expected[name]):
+            if "attentions" in name:  # every branch is a copy
+                theirs = theirs.repeat(1, 2, 1, 1)
+            torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("family", SEQ2SEQ)
+@pytest.mark.parametrize("use_cache", [True, False])
+def test_generation_is_the_same_with_and_without_cache(family, use_cache, make_model, inputs):
+    model = make_model(family)
+    given = {name: inputs(family)[name] for name in ("input_ids", "attention_mask")}
+    options = {"num_beams": 4, "max_new_tokens": 12, "do_sample": False}
+    expected = model.generate(**given, **options)
+    found = branch_out(model, branches=2).generate(**given, **options, use_cache=use_cache)
+    assert expected.shape[1] > 5
+    assert torch.equal(found, expected)
+
+
+def test_a_causal_encoder_with_cross_attention_keeps_its_function(make_model, inputs):
+    settings = {"is_decoder": True, "add_cross_attention": True}
+    model = make_model("bert", **settings).bert
+    branched = branch_out(model, branches=2)
+    assert len(attention_layers(branched)) == 4
+    given = {**inputs("bert"), "encoder_hidden_states": torch.randn(3, 7, 32)}
+    with torch.no_grad():
+        expected, found = model(**given), branched(**given)
+    torch.testing.assert_close(
+        found.last_hidden_state, expected.last_hidden_state, atol=1e-5, rtol=0
+    )
+
+
+def test_bfloat16_and_the_seed_of_noise(make_model):
+    model = make_model("bert").to(torch.bfloat16)
+    torch.manual_seed(1)
+    one = branch_out(model, branches=2, noise=0.1)
+    torch.manual_seed(1)
+    other = branch_out(model, branches=2, noise=0.1)
+    for layer, same in zip(attention_layers(one), attention_layers(other)):
+        assert layer.qkv_weight.dtype == torch.bfloat16
+        assert not torch.equal(layer.qkv_weight[:, 0], layer.qkv_weight[:, 1])
+        assert torch.equal(layer.qkv_weight, same.qkv_weight)
+
+
+def test_a_folder_is_loaded_as_what_it_was_saved_as(make_model, inputs, tmp_path):
+    model = make_model("roberta")
+    model.save_pretrained(tmp_path)
+    branched = branch_out(tmp_path, branches=2).eval()
+    with torch.no_grad():
+        expected, found = model(**inputs("roberta")).logits, branched(**inputs("roberta")).logits
+    assert (found - expected).abs().max() < 1e-5
+    model.roberta.save_pretrained(tmp_path / "encoder")
+    three = branch_out(
+        tmp_path / "encoder", auto_class=AutoModelForSequenceClassification, num_labels=3
+    )
+    assert three.config.num_labels == 3
+
+
+def test_a_model_inside_an_installed_package_is_found(make_model, tmp_path, monkeypatch):
+    package = tmp_path / "tiny_encoder_package"
+    make_model("bert").save_pretrained(package / "weights")
+    (package / "__init__.py").touch()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert len(attention_layers(branch_out("tiny-encoder-package", branches=2))) == 2
+
+
+# -- Bad input ----------------------------------------------------------------------------------
+
+
+def test_an_unsupported_family_is_named_with_those_supported():
+    config = GPT2Config(n_embd=16, n_layer=1, n_head=2, vocab_size=20)
+    with pytest.raises(UserError, match=r"'gpt2'.*bert, roberta, .*mpnet, marian, bart"):
+        branch_out(GPT2Model(config))
+
+
+def test_an_unsupported_family_in_a_folder_is_named(tmp_path):
+    GPT2Model(GPT2Config(n_embd=16, n_layer=1, n_head=2, vocab_size=20)).save_pretrained(tmp_path)
+    with pytest.raises(UserError, match="'gpt2'"):
+        branch_out(tmp_path)
+
+
+def test_an_already_branched_model_is_refused(make_model, tmp_path):
+    branched = branch_out(make_model("bert"), branches=2)
+    with pytest.raises(UserError, match="already with 2 branches"):
+        branch_out(branched)
+    branched.save_pretrained(tmp_path)
+    with pytest.raises(UserError, match="multi-branch model already"):
+        branch_out(tmp_path)
+
+
+def test_without_network_a_name_asks_for_a_folder():
+    with pytest.raises(UserError, match=r"'no-such/encoder'.*without network.*folder") as raised:
+        branch_out("no-such/encoder")
+    assert "\n" not in str(raised.value)
+
+
+def test_a_folder_without_a_model_is_named(tmp_path):
+    with pytest.raises(UserError, match=f"{tmp_path} holds no pretrained model"):
+        branch_out(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"branches": 0}, "branches must be at least 1"),
+        ({"drop_branch": 1.0}, "drop_branch must be at least 0 and less than 1"),
+        ({"layer_drop": -0.1}, "layer_drop"),
+        ({"drop_ffn": 2.0}, "drop_ffn"),
+    ],
+)
+def test_impossible_settings_are_refused(options, message, make_model):
+    with pytest.raises(UserError, match=message):
+        branch_out(make_model("bert"), **options)
+
+
+def test_equal_branches_that_would_stay_equal_are_warned_of(make_model):
+    model = make_model("bert", attention_probs_dropout_prob=0.0)
+    with pytest.warns(UserWarning, match="stay equal for ever"):
+        branch_out(model, branches=2, drop_branch=0.0)

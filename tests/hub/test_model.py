@@ -1,0 +1,250 @@
+"""Our own models as models of transformers: directories, generation, classification."""
+
+import json
+
+import pytest
+import torch
+from transformers import (
+    AutoConfig,
+    AutoModelForSeq2SeqLM,
+    AutoModelForSequenceClassification,
+    Trainer,
+    TrainingArguments,
+)
+
+from multibranch.decoding import Ensemble, SearchOptions, generate
+from multibranch.directory import load_model, save_model
+from multibranch.hub import (
+    MultiBranchConfig,
+    MultiBranchForConditionalGeneration,
+    MultiBranchForSequenceClassification,
+)
+from multibranch.nn import MultiBranchTransformer
+from multibranch.nn.stepper import Stepper
+
+SMALL = {
+    "source_vocabulary": 48,
+    "target_vocabulary": 48,
+    "width": 32,
+    "hidden": 64,
+    "heads": 4,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "branches": 2,
+    "drop_branch": 0.2,
+    "dropout": 0.1,
+}
+VARIANTS = {
+    "plain": {},
+    "pre-norm, learned positions": {"norm": "pre", "positions": "learned", "max_length": 40},
+    "separate vocabularies": {"source_vocabulary": 40, "share_embeddings": "none"},
+    "one value a layer": {"branches": [1, 2, 3, 2], "drop_branch": [0.0, 0.1, 0.2, 0.3]},
+}
+
+
+def make(**changes) -> MultiBranchTransformer:
+    torch.manual_seed(2)
+    model = MultiBranchTransformer(**{**SMALL, **changes})
+    with torch.no_grad():
+        for parameter in model.parameters():
+            # The vector of padding too: where embeddings are shared, training moves it.
+            parameter.add_(torch.randn_like(parameter) * 0.05)
+    return model.eval()
+
+
+def sentences() -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(4)
+    source = torch.randint(4, 40, (3, 7), generator=generator)
+    source[1, 5:] = 1
+    source[2, 3:] = 1
+    return source, torch.randint(4, 48, (3, 6), generator=generator)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_model_directory_loads_with_the_auto_class(variant, tmp_path):
+    model = make(**VARIANTS[variant])
+    save_model(tmp_path / "model", model, None, extra={"task": "translation"})
+    loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "model").eval()
+    assert isinstance(loaded, MultiBranchForConditionalGeneration)
+    assert loaded.config.task == "translation"
+    source, target = sentences()
+    mask = (source != 1).long()
+    with torch.no_grad():
+        expected = model(source, target)
+        given = {"input_ids": source, "attention_mask": mask, "decoder_input_ids": target}
+        assert torch.equal(loaded(**given).logits, expected)
+        cached = loaded(**given, use_cache=True)
+        torch.testing.assert_close(cached.logits, expected, atol=1e-5, rtol=1e-5)
+        # The next token, after those that the cache has read.
+        more = torch.randint(4, 48, (3, 2))
+        further = loaded(
+            attention_mask=mask,
+            encoder_outputs=(cached.encoder_last_hidden_state,),
+            decoder_input_ids=more,
+            past_key_values=cached.past_key_values,
+        )
+        whole = model(source, torch.cat([target, more], 1))[:, -2:]
+    torch.testing.assert_close(further.logits, whole, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_save_pretrained_writes_a_model_directory(variant, tmp_path):
+    model = make(**VARIANTS[variant])
+    save_model(tmp_path / "model", model, None)
+    hub = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "model")
+    hub.save_pretrained(tmp_path / "again")
+    again = load_model(tmp_path / "again")
+    assert again.settings == model.settings
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(again.state_dict()[name], tensor)
+    assert json.loads((tmp_path / "again/config.json").read_text())["model_type"] == "multibranch"
+
+
+def test_a_new_model_is_initialised_as_ours():
+    hub = MultiBranchForConditionalGeneration(MultiBranchConfig(**SMALL))
+    fresh = MultiBranchTransformer(**SMALL)
+    for (name, one), other in zip(hub.model.named_parameters(), fresh.parameters()):
+        if one.numel() > 500:
+            ratio = (one.std() / other.std()).item()
+            assert ratio == pytest.approx(1, abs=0.15), name
+
+
+def test_the_encoder_of_generate_is_ours():
+    model = MultiBranchForConditionalGeneration(MultiBranchConfig(**SMALL)).eval()
+    source, _ = sentences()
+    with torch.no_grad():
+        found = model.get_encoder()(source, attention_mask=(source != 1).long())
+        expected = model.model.encode(source).states
+    assert torch.equal(found.last_hidden_state, expected)
+
+
+@pytest.mark.parametrize("beams", [1, 5])
+def test_generation_with_and_without_cache_agrees(beams, tmp_path):
+    save_model(tmp_path / "model", make(), None)
+    model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "model").eval()
+    source, _ = sentences()
+    given = {"input_ids": source, "attention_mask": (source != 1).long(), "max_length": 15}
+    cached = model.generate(**given, num_beams=beams)
+    plain = model.generate(**given, num_beams=beams, use_cache=False)
+    assert torch.equal(cached, plain)
+    assert cached[:, 0].eq(0).all()
+    assert not cached[:, 1:].eq(0).any()  # BOS is never generated
+
+
+def ending(tmp_path) -> str:
+    """The folder of a random model whose hypotheses end after few tokens or many."""
+    model = make(share_embeddings="none")
+    with torch.no_grad():
+        model.output_weight.mul_(4)
+        # The end's vector is longer: here it is certain, there impossible.
+        model.output_weight[2] *= 3.0
+    save_model(tmp_path / "ending", model, None)
+    return str(tmp_path / "ending")
+
+
+def test_the_trainer_trains_and_its_checkpoints_are_model_directories(tmp_path):
+    class Pairs(torch.utils.data.Dataset):
+        def __len__(self):
+            return 16
+
+        def __getitem__(self, number):
+            words = [4 + number % 4, 5, 6, 2]
+            return {"input_ids": words, "attention_mask": [1] * 4, "labels": words}
+
+    model = MultiBranchForConditionalGeneration(MultiBranchConfig(**SMALL))
+    arguments = TrainingArguments(
+        output_dir=str(tmp_path),
+        max_steps=40,
+        save_steps=20,
+        per_device_train_batch_size=8,
+        learning_rate=5e-3,
+        report_to=[],
+        disable_tqdm=True,
+        use_cpu=True,
+        gradient_checkpointing=True,
+    )
+    result = Trainer(model, arguments, train_dataset=Pairs()).train()
+    assert result.training_loss < 2.5  # ln 48 = 3.9 at the start
+    resumed = Trainer(
+        MultiBranchForConditionalGeneration(MultiBranchConfig(**SMALL)),
+        arguments,
+        train_dataset=Pairs(),
+    )
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-20"))
+    saved = load_model(tmp_path / "checkpoint-40")
+    for one, other in zip(saved.parameters(), resumed.model.model.parameters()):
+        assert torch.equal(one, other.cpu())
+
+
+def test_classification_saves_loads_and_ignores_padding(tmp_path):
+    config = MultiBranchConfig(**{**SMALL, "branches": [2, 3, 1, 1]}, num_labels=3)
+    model = MultiBranchForSequenceClassification(config).eval()
+    model.save_pretrained(tmp_path)
+    loaded = AutoModelForSequenceClassification.from_pretrained(tmp_path).eval()
+    assert isinstance(loaded, MultiBranchForSequenceClassification)
+    source, _ = sentences()
+    with torch.no_grad():
+        logits = model(source).logits
+        assert torch.equal(loaded(source).logits, logits)
+        short = model(source[2:, :3]).logits
+    assert logits.shape == (3, 3)
+    torch.testing.assert_close(short, logits[2:], atol=1e-5, rtol=1e-5)
+    loss = model(source, labels=torch.tensor([0, 1, 2])).loss
+    expected = torch.nn.functional.cross_entropy(logits, torch.tensor([0, 1, 2]))
+    torch.testing.assert_close(loss, expected)
+
+
+def test_autoconfig_knows_the_settings(tmp_path):
+    model = make()
+    save_model(tmp_path / "model", model, None)
+    config = AutoConfig.from_pretrained(tmp_path / "model")
+    assert isinstance(config, MultiBranchConfig)
+    assert config.transformer_settings() == model.settings
+    assert (config.vocab_size, config.hidden_size) == (48, 32)
+
+
+def ours(model: MultiBranchTransformer, source: torch.Tensor, **options) -> list[tuple[int, ...]]:
+    lines = [[number for number in row if number != 1] for row in source.tolist()]
+    found = generate(Ensemble([Stepper(model)]), lines, SearchOptions(**options))
+    return [hypotheses[0].ids for hypotheses in found]
+
+
+def theirs(generated: torch.Tensor) -> list[tuple[int, ...]]:
+    return [
+        tuple(number for number in row[1:] if number not in (1, 2)) for row in generated.tolist()
+    ]
+
+
+@pytest.mark.parametrize("length_penalty", [1.0, 0.6])
+def test_generate_gives_what_our_decoder_gives(length_penalty, tmp_path):
+    folder = ending(tmp_path)
+    hub = AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
+    model = load_model(folder)
+    generator = torch.Generator().manual_seed(9)
+    source = torch.randint(4, 22, (24, 8), generator=generator)
+    for row, length in enumerate(torch.randint(2, 8, (24,), generator=generator).tolist()):
+        source[row, length] = 2
+        source[row, length + 1 :] = 1
+    mask = (source != 1).long()
+    found = hub.generate(
+        input_ids=source, attention_mask=mask, num_beams=5, length_penalty=length_penalty
+    )
+    expected = ours(model, source, beam=5, length_penalty=length_penalty)
+    assert theirs(found) == expected
+    lengths = {len(ids) for ids in expected}
+    assert len(lengths) > 3, "the outputs should end in different places"
+
+
+def test_a_model_that_never_ends_is_ended_as_our_decoder_ends_it(tmp_path):
+    save_model(tmp_path / "model", make(), None)
+    hub = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "model").eval()
+    model = load_model(tmp_path / "model")
+    source, _ = sentences()
+    source[:, 2] = 2
+    source[:, 3:] = 1
+    source[0, :4] = torch.tensor([9, 8, 7, 2])
+    mask = (source != 1).long()
+    found = hub.generate(input_ids=source, attention_mask=mask, num_beams=5)
+    assert theirs(found) == ours(model, source, beam=5)
+    short = hub.generate(input_ids=source, attention_mask=mask, num_beams=3, max_new_tokens=5)
+    assert theirs(short) == ours(model, source, beam=3, max_length=4)

