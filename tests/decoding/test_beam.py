@@ -1,4 +1,4 @@
-"""Beam search against exhaustive search, against plain loops, and against itself in other batches."""
+"""Beam search against exhaustive search, plain loops, and itself in other batches."""
 
 import importlib.util
 import itertools

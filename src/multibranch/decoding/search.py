@@ -55,6 +55,9 @@ class Search:
         self.caches = models.start(sources, beam=options.rows, steps=self.rules.steps)
         b = len(source_tokens)
         self.on_host = device.type == "cpu"
+        if self.on_host:  # memory that is never touched costs nothing here; growing does
+            for cache in self.caches:
+                cache.reserve(min(self.rules.steps, sources.shape[1] + 16))
         self.taken = 0  # steps
         self.number = torch.zeros(1, dtype=torch.int64, device=device)  # of the step, for the rules
         self.tokens = torch.full((b, options.rows), BOS, device=device)

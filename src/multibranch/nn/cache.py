@@ -22,13 +22,13 @@ class LayerCache:
         self.memory_key = memory_key.clone(memory_format=torch.contiguous_format)
         self.memory_value = memory_value.clone(memory_format=torch.contiguous_format)
         b, h, _, w = memory_key.shape
-        self.key_value = memory_key.new_zeros(2, b, h, 0, w)
+        self.key_value = memory_key.new_empty(2, b, h, 0, w)
 
-    def grow(self, slots: int) -> None:
-        """Make room for so many slots; new ones are zeros: attention multiplies them by 0."""
+    def grow(self, slots: int, used: int) -> None:
+        """Make room for so many slots, and keep those in use."""
         old = self.key_value
-        self.key_value = old.new_zeros(*old.shape[:3], slots, old.shape[4])
-        self.key_value[:, :, :, : old.shape[3]] = old
+        self.key_value = old.new_empty(*old.shape[:3], slots, old.shape[4])
+        self.key_value[:, :, :, :used] = old[:, :, :, :used]
 
     def take_slots(self, slots: Tensor) -> None:
         """Keep these slots (b, kept) of every sentence, in this order."""
@@ -86,13 +86,15 @@ class DecoderCache:
             self._ancestry = old.new_full((self.sentences, 1, self.beam, slots), float("-inf"))
             self._ancestry[..., : self.used] = old[..., : self.used]
             for layer in self.layers:
-                layer.grow(slots)
+                layer.grow(slots, self.used)
 
     def fix(self) -> None:
         """From now on steps have one shape: they see all the room there is, empty or not."""
         device = self._own.device
         self.slots = torch.arange(self.beam, device=device) + (self.used - self.beam)
         self.place = torch.full((1,), self.length - 1, device=device)
+        for layer in self.layers:  # masked slots are multiplied by 0, which undoes no NaN
+            layer.key_value[:, :, :, self.used :] = 0
 
     def release(self) -> None:
         """Steps again see only the slots in use."""
