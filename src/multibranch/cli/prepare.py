@@ -170,16 +170,12 @@ def _show_recipes(recipes: "list[Corpus]", *, as_json: bool) -> None:
         print(json.dumps(listed, indent=2))
         return
     from rich.console import Console
-    from rich.table import Table
 
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for heading in ("recipe", "train / valid / test", "licence"):
-        table.add_column(heading)
+    console = Console(soft_wrap=True, highlight=False)
     for recipe in recipes:
-        table.add_row(recipe.name, recipe.pairs, recipe.licence)
-        table.add_row("", f"{recipe.title}\n{recipe.home}", style="dim")
-    console = Console()
-    console.print(table)
+        console.print(f"[bold]{recipe.name}[/bold]  {recipe.title}")
+        console.print(f"    {recipe.pairs} pairs (train / valid / test); {recipe.licence}")
+        console.print(f"    {recipe.home}", style="dim")
     console.print("Translation recipes work in both directions: wmt14-en-de and wmt14-de-en.")
 
 

@@ -25,7 +25,7 @@ from multibranch.data.store import SIDES, SPLITS, StoreWriter
 from multibranch.data.tokenising import Tokenise, Tokenised, too_different
 from multibranch.data.workers import default_jobs, map_lots
 from multibranch.errors import UserError
-from multibranch.text import UNK, TextPipeline, WordCounter, learn_bpe, learn_words
+from multibranch.text import UNK, TextPipeline, TextSettings, WordCounter, learn_bpe, learn_words
 
 # Called with what is being done, and how many pairs of how many (None: not known) are through.
 Progress = Callable[[str, int, int | None], None]
@@ -126,6 +126,7 @@ class _Work:
         self.progress = progress
         held_out = {"valid": recipe.valid_every, "test": recipe.test_every}
         self.splits = [s for s in SPLITS if s in files or held_out.get(s)]
+        self.percent = {side: Counter[str]() for side in SIDES}
         self.counters = {side: WordCounter() for side in SIDES}
         self.facts: dict[str, dict[str, Any]] = {
             split: {"read": 0, "pairs": 0, "dropped": Counter()} for split in self.splits
@@ -161,6 +162,8 @@ class _Work:
                 facts["normalised"] = facts.get("normalised", 0) + lot.normalised
             if training:
                 self._share_out(lot, outputs)
+                for side, (joined, apart) in zip(SIDES, lot.percent):
+                    self.percent[side].update(joined=joined, apart=apart)
             else:
                 self._keep(split, lot, outputs)
             self.progress(f"tokenising {split}", facts["read"], None)
@@ -213,19 +216,29 @@ class _Work:
 
     def _learn(self) -> TextPipeline:
         self.progress("learning the vocabulary", 0, None)
+        settings = self._settings()
         wanted = self.recipe.vocabulary
         source, target = (self.counters[side] for side in SIDES)
         if wanted.merges or wanted.size:
             source.update_from(target)
-            return TextPipeline(
-                self.recipe.text, learn_bpe(source, merges=wanted.merges, size=wanted.size)
-            )
+            return TextPipeline(settings, learn_bpe(source, merges=wanted.merges, size=wanted.size))
         assert wanted.source and wanted.target
         return TextPipeline(
-            self.recipe.text,
+            settings,
             learn_words(source, size=wanted.source),
             learn_words(target, size=wanted.target),
         )
+
+    def _settings(self) -> TextSettings:
+        """The recipe's, with what the training text shows of how people write."""
+        text = self.recipe.text
+        if text.kind != "moses-bpe":
+            return text
+        source, target = (
+            signs.most_common(1)[0][0] if any(signs.values()) else ""
+            for signs in (self.percent[side] for side in SIDES)
+        )
+        return dataclasses.replace(text, source_percent=source, target_percent=target)
 
     def _encode(self, folder: Path, split: str, text: TextPipeline) -> None:
         facts = self.facts[split]

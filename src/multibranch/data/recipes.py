@@ -23,12 +23,18 @@ _WMT_LICENCE = "free for research; see the home page"
 _TED_LICENCE = "CC BY-NC-ND 4.0"
 
 
-def _moses(source: str, target: str, **options: bool) -> TextSettings:
-    return TextSettings(kind="moses-bpe", source=source, target=target, **options)
+def _moses(source: str, target: str, *, lowercase: bool = False) -> TextSettings:
+    return TextSettings(kind="moses-bpe", source=source, target=target, lowercase=lowercase)
 
 
 def _wmt(source: str, target: str) -> TextSettings:
-    return _moses(source, target, split_hyphens=True, normalise_punctuation=True)
+    return TextSettings(
+        kind="moses-bpe",
+        source=source,
+        target=target,
+        split_hyphens=True,
+        normalise_punctuation=True,
+    )
 
 
 def _part(*paths: str | dict[str, str], format: str = "plain") -> Part:
@@ -257,7 +263,7 @@ _CODE = (
 GLUE = Corpus(
     name="glue",
     title="sentence classification: MNLI, MRPC, QNLI, SST-2, RTE, CoLA",
-    pairs="2k to 393k a task",
+    pairs="2k to 393k a task, 277 to 10k, as many",
     licence="differs by task; see the home page",
     home="https://gluebenchmark.com",
     downloads=(
@@ -286,7 +292,7 @@ GLUE = Corpus(
 PARALLEL = Corpus(
     name="parallel",
     title="your own files, a sentence a line on each side",
-    pairs="any",
+    pairs="any number of",
     licence="yours",
     home="--source F --target F, or --train A B --valid A B --test A B",
 )

@@ -1,5 +1,6 @@
 """The first pass over one lot of pairs: collapse white space, tokenise, clean."""
 
+import dataclasses
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +21,8 @@ class Tokenised:
 
     ``texts`` and ``words`` hold the source lines and the target lines: as people wrote them, and as
     words separated by blanks. ``dropped`` counts the pairs that are not among them, by reason;
-    ``normalised`` counts the functions that were rewritten through their syntax tree.
+    ``normalised`` counts the functions that were rewritten through their syntax tree, ``percent``
+    each side's percent signs: those joined to their number, and those apart from it.
     """
 
     texts: Sides
@@ -28,6 +30,7 @@ class Tokenised:
     read: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
     normalised: int = 0
+    percent: tuple[tuple[int, int], ...] = ((0, 0), (0, 0))
 
     def __len__(self) -> int:
         return len(self.words[0])
@@ -40,7 +43,7 @@ class Tokenised:
             ([side[0][i] for i in indices], [side[1][i] for i in indices])
             for side in (self.texts, self.words)
         )
-        return Tokenised(texts, words, self.read, self.dropped, self.normalised)
+        return dataclasses.replace(self, texts=texts, words=words)
 
 
 class Tokenise:
@@ -69,6 +72,7 @@ class Tokenise:
             self._normalise(made)
         made.words = made.texts if self.tokenised else self._split(lines)
         made.read = len(made) + lot.bad
+        made.percent = tuple(map(_percent_signs, made.texts))
         if lot.bad:
             made.dropped["unreadable"] = lot.bad
         return made.select(self._clean(made)) if self.cleaning else made
@@ -117,6 +121,11 @@ def too_different(source: int, target: int, cleaning: Cleaning) -> str | None:
     if ratio is not None and max(source, target) > ratio * min(source, target):
         return "too different in length"
     return None
+
+
+def _percent_signs(lines: Sequence[str]) -> tuple[int, int]:
+    signs, apart = sum(line.count("%") for line in lines), sum(line.count(" %") for line in lines)
+    return signs - apart, apart
 
 
 def _collapse(line: str) -> str:

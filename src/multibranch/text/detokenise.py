@@ -54,23 +54,30 @@ def unescape(words: str) -> str:
 
 
 class MosesDetokeniser:
-    """Joins the words of one language."""
+    """Joins the words of one language.
 
-    def __init__(self, language: str) -> None:
+    ``percent`` says how the corpus writes its percent signs, "joined" (5%) or "apart" (5 %): habits
+    differ even within a language. Without it the language decides.
+    """
+
+    def __init__(self, language: str, *, percent: str = "") -> None:
         self.language = language
+        habit = "apart" if language in ("de", "fr") else "joined"
+        self.percent = _NONE if (percent or habit) == "apart" else _LEFT
 
     def __call__(self, words: str) -> str:
         """Words separated by blanks, with Moses' escapes → one line of text."""
         tokens = unescape(words.replace(" @-@ ", "-")).split()
-        return _Line(tokens, self.language).text()
+        return _Line(tokens, self.language, self.percent).text()
 
 
 class _Line:
     """The words of one line; ``text`` goes through them once, from left to right."""
 
-    def __init__(self, tokens: list[str], language: str) -> None:
+    def __init__(self, tokens: list[str], language: str, percent: int) -> None:
         self.tokens = tokens
         self.language = language
+        self.percent = percent
         self.open: set[str] = set()
 
     def text(self) -> str:
@@ -134,7 +141,7 @@ class _Line:
         return _NONE if self.language == "fr" else _LEFT
 
     def _percent(self, index: int) -> int:
-        return _NONE if self.language in ("de", "fr") else _LEFT
+        return self.percent
 
     def _degree(self, index: int) -> int:
         right = _RIGHT if self._after(index)[:1] in ("C", "F") else _NONE

@@ -31,7 +31,8 @@ class TextSettings:
     """What is done to the text of a corpus before its vocabulary sees it.
 
     ``kind`` is one of KINDS. ``source`` and ``target`` are languages: those of Moses (de, en, …),
-    or for code: nl (natural language), java, python.
+    or for code: nl (natural language), java, python. ``source_percent`` and ``target_percent`` say
+    how the corpus writes its percent signs ("joined" or "apart"; empty: as the language does).
     """
 
     kind: str
@@ -40,6 +41,8 @@ class TextSettings:
     lowercase: bool = False
     split_hyphens: bool = False
     normalise_punctuation: bool = False
+    source_percent: str = ""
+    target_percent: str = ""
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -53,7 +56,13 @@ class TextSettings:
 
     def reversed(self) -> "TextSettings":
         """The same with the sides exchanged."""
-        return dataclasses.replace(self, source=self.target, target=self.source)
+        return dataclasses.replace(
+            self,
+            source=self.target,
+            target=self.source,
+            source_percent=self.target_percent,
+            target_percent=self.source_percent,
+        )
 
 
 class TextPipeline:
@@ -183,7 +192,8 @@ def detokeniser(settings: TextSettings, side: str) -> Callable[[str], str]:
         return _blanks
     from multibranch.text.detokenise import MosesDetokeniser
 
-    return MosesDetokeniser(language)
+    percent = settings.source_percent if side == "source" else settings.target_percent
+    return MosesDetokeniser(language, percent=percent)
 
 
 def _chain(first: Callable[[str], str], second: Callable[[str], str]) -> Callable[[str], str]:
