@@ -5,19 +5,18 @@ import lzma
 
 import pytest
 
+from multibranch.data.glue import prepare_glue
 from multibranch.errors import UserError
-from multibranch.tasks.understanding_config import ClassifierData
 from multibranch.tasks.understanding_data import Columns, find_file, read_examples, read_labels
-from multibranch.tasks.understanding_glue import GLUE
+from multibranch.tasks.understanding_glue import COUNTS, glue_corpus
 
 TEXT = Columns(("text",), "label")
 NUMBERS = {"no": 0, "yes": 1}
 
 
 def read_glue(folder, task, split):
-    data = ClassifierData(glue=task, folder=str(folder))
-    numbers = {value: number for number, value in enumerate(GLUE[task].labels)}
-    return read_examples(folder / data.files()[split], data.columns(), numbers)
+    corpus = glue_corpus(task, folder)
+    return corpus.examples(split, corpus.named_labels())
 
 
 @pytest.mark.parametrize(
@@ -27,9 +26,21 @@ def read_glue(folder, task, split):
 )
 def test_glue_has_its_official_counts(shared_data, task, split):
     examples = read_glue(shared_data / "glue", task, split)
-    assert len(examples) == GLUE[task].counts[split]
-    assert {len(text) for text in examples.texts} == {len(GLUE[task].text)}
-    assert set(examples.labels) == set(range(len(GLUE[task].labels)))
+    assert len(examples) == COUNTS[task][split]
+    pieces = 1 if task in ("sst2", "cola") else 2
+    assert {len(text) for text in examples.texts} == {pieces}
+    assert set(examples.labels) == {0, 1}
+
+
+def test_a_prepared_folder_has_the_same_examples(shared_data, tmp_path):
+    prepare_glue(tmp_path / "glue", places=[shared_data / "glue"], tasks=["rte", "cola"])
+    for task in ("rte", "cola"):
+        prepared = read_glue(tmp_path / "glue", task, "valid")
+        official = read_glue(shared_data / "glue", task, "valid")
+        assert prepared.labels == official.labels
+        assert prepared.texts == [tuple(piece.strip() for piece in text) for text in official.texts]
+        one, other = glue_corpus(task, tmp_path / "glue"), glue_corpus(task, shared_data / "glue")
+        assert list(one.named_labels().values()) == list(other.named_labels().values())
 
 
 def test_mrpc_keeps_quotation_marks_as_characters(shared_data):
@@ -56,7 +67,7 @@ def test_mnli_has_two_validation_sets(tmp_path):
         row = "\t".join(["0", "1", "1n", "fiction", "(", ")", "(", ")", "A man.", "One.", label])
         (folder / f"{name}.tsv").write_text(f"{header}{row}\t{label}\n")
     matched = read_glue(tmp_path, "mnli", "valid")
-    mismatched = read_glue(tmp_path, "mnli", "valid-mismatched")
+    mismatched = read_glue(tmp_path, "mnli", "valid_mismatched")
     assert matched.texts == [("A man.", "One.")]
     assert (matched.labels, mismatched.labels) == ([1], [2])
 

@@ -9,29 +9,23 @@ runs/x/README.md       the model card
 import json
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from multibranch import configuration, metrics
+from multibranch import configuration
 from multibranch.directory import read_json, replaced_folder
 from multibranch.errors import UserError
 from multibranch.metrics import Score
-from multibranch.tasks.understanding_config import UnderstandingConfig
-from multibranch.tasks.understanding_data import Columns, Examples, read_examples, read_labels
-from multibranch.tasks.understanding_glue import glue_task
+from multibranch.tasks.understanding_config import SCORES, UnderstandingConfig
+from multibranch.tasks.understanding_data import Examples, number, read_examples
 from multibranch.tasks.understanding_loop import Epoch, fine_tune, predict, uses_bfloat16
 from multibranch.tasks.understanding_tokens import tokenise
 from multibranch.training.processes import choose_device
 
-SCORES: dict[str, Callable[[Sequence[int], Sequence[int]], Score]] = {
-    "accuracy": metrics.accuracy,
-    "f1": metrics.f1,
-    "matthews": metrics.matthews,
-}
 _CONFIG = "config.yaml"
 _LOT = 1024  # lines that `classify` reads before it answers
 
@@ -56,9 +50,11 @@ def train_classifier(config: UnderstandingConfig | dict, *, quiet: bool = False)
     folder = Path(config.train.output)
     _check_output(folder)
     device = choose_device(config.train.device)
-    labels = _labels(config)
-    numbers = {value: number for number, value in enumerate(labels)}
-    train, valid = (_examples(config, split, numbers) for split in ("train", "valid"))
+    corpus = config.data.corpus()
+    labels = corpus.named_labels()
+    if config.data.glue is None:
+        config.data.labels = list(labels)
+    train, valid = (corpus.examples(split, labels) for split in ("train", "valid"))
     tokenizer, model = _model(config, list(labels.values()))
     length = _longest(config, tokenizer)
     tokens = {
@@ -93,10 +89,12 @@ def evaluate_classifier(
     config = classifier.config
     if data_folder is not None:
         config.data.folder = data_folder
+    corpus = config.data.corpus()
+    labels = corpus.named_labels()
     if file is None:
-        examples = _examples(config, split, classifier.numbers)
+        examples = corpus.examples(split, labels)
     else:
-        examples = read_examples(file, config.data.columns(), classifier.numbers)
+        examples = read_examples(file, corpus.columns, number(labels))
     predictions = classifier.probabilities(examples.texts).argmax(-1).tolist()
     return _scores(config, predictions, examples.labels)
 
@@ -113,10 +111,6 @@ class Classifier:
         self.device = device
         names = model.config.id2label
         self.names: list[str] = [names[number] for number in range(len(names))]
-        values = config.data.labels or self.names
-        if config.data.glue is not None:
-            values = list(glue_task(config.data.glue).labels)
-        self.numbers = {value: number for number, value in enumerate(values)}
 
     @classmethod
     def load(cls, folder: str | Path, *, device: str = "auto") -> "Classifier":
@@ -144,7 +138,7 @@ class Classifier:
     @property
     def pieces(self) -> int:
         """How many pieces of text an example has: 1, or 2 for pairs."""
-        return len(self.config.data.columns().text)
+        return len(self.config.data.corpus().columns.text)
 
     def probabilities(self, texts: Sequence[tuple[str, ...]]) -> torch.Tensor:
         """(n, labels), for texts of one or two pieces each."""
@@ -159,7 +153,7 @@ class Classifier:
     def classify(self, lines: Iterable[str]) -> Iterator[dict[str, Any]]:
         """Label and probabilities of each line; the pieces of a pair are separated by a tab."""
         lot: list[tuple[str, ...]] = []
-        for number, line in enumerate(lines, 1):
+        for line_number, line in enumerate(lines, 1):
             pieces = (
                 tuple(line.rstrip("\r\n").split("\t"))
                 if self.pieces == 2
@@ -167,8 +161,8 @@ class Classifier:
             )
             if len(pieces) != self.pieces:
                 raise UserError(
-                    f"line {number}: this model classifies pairs, two texts separated by a tab; "
-                    f"this line has {len(pieces)}"
+                    f"line {line_number}: this model classifies pairs, two texts separated by a "
+                    f"tab; this line has {len(pieces)}"
                 )
             lot.append(pieces)
             if len(lot) == _LOT:
@@ -238,35 +232,10 @@ def _check_output(folder: Path) -> None:
         raise UserError(f"{folder} is not empty and holds no run: choose another train.output")
 
 
-def _labels(config: UnderstandingConfig) -> dict[str, str]:
-    """What stands in the label column, in the order of the classes, and what each is called."""
-    if config.data.glue is not None:
-        return glue_task(config.data.glue).labels
-    if config.data.labels is None:
-        place = Path(config.data.folder) / config.data.files()["train"]
-        config.data.labels = read_labels(place, config.data.columns())
-    return {label: label for label in config.data.labels}
-
-
-def _examples(config: UnderstandingConfig, split: str, numbers: dict[str, int]) -> Examples:
-    files = config.data.files()
-    if split not in files:
-        raise UserError(f"there is no split {split!r}; those of this data are {', '.join(files)}")
-    columns: Columns = config.data.columns()
-    return read_examples(Path(config.data.folder) / files[split], columns, numbers)
-
-
 def _scores(
     config: UnderstandingConfig, predictions: Sequence[int], labels: Sequence[int]
 ) -> dict[str, Score]:
-    if config.data.glue is not None:
-        wanted: Sequence[str] = glue_task(config.data.glue).scores
-    else:
-        wanted = config.data.scores or ["accuracy"]
-    for name in wanted:
-        if name not in SCORES:
-            raise UserError(f"data.scores: {name!r} is unknown; known are {', '.join(SCORES)}")
-    return {name: SCORES[name](predictions, labels) for name in wanted}
+    return {name: SCORES[name](predictions, labels) for name in config.data.corpus().scores}
 
 
 def _model(config: UnderstandingConfig, names: Sequence[str]) -> tuple[Any, Any]:
@@ -318,7 +287,7 @@ def _write(
         (new / _CONFIG).write_text(configuration.to_yaml(config), encoding="utf-8")
         lines = [json.dumps(asdict(epoch)) for epoch in epochs]
         (new / "metrics.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
-        name = config.data.glue or config.data.files()["train"]
+        name = config.data.glue or Path(config.data.train or "").name
         write_model_card(
             new,
             title=folder.name,

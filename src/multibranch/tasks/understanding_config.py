@@ -4,11 +4,15 @@ The defaults are RoBERTa's settings for fine-tuning, with the paper's two branch
 """
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 from multibranch.errors import UserError
-from multibranch.tasks.understanding_data import Columns
-from multibranch.tasks.understanding_glue import glue_task
+from multibranch.metrics.classification import accuracy, f1, matthews
+from multibranch.tasks.understanding_data import Columns, Corpus
+from multibranch.tasks.understanding_glue import glue_corpus
+
+SCORES = {"accuracy": accuracy, "f1": f1, "matthews": matthews}
 
 
 @dataclass
@@ -24,24 +28,24 @@ class ClassifierData:
     label: str = "label"
     header: list[str] | None = None
     labels: list[str] | None = None
-    scores: list[str] | None = None
+    scores: list[str] = field(default_factory=lambda: ["accuracy"])
     max_length: int = 256
 
-    def columns(self) -> Columns:
-        """The columns to read."""
+    def corpus(self) -> Corpus:
+        """The examples that these settings mean."""
         if self.glue is not None:
-            task = glue_task(self.glue)
-            return Columns(task.text, task.label, task.header)
-        text = (self.text,) if isinstance(self.text, str) else tuple(self.text)
-        return Columns(text, self.label, None if self.header is None else tuple(self.header))
-
-    def files(self) -> dict[str, str]:
-        """The file of each split, by its name in `folder`."""
-        if self.glue is not None:
-            task = glue_task(self.glue)
-            return {split: f"{task.folder}/{file}" for split, file in task.splits.items()}
+            return glue_corpus(self.glue, self.folder)
         given = {"train": self.train, "valid": self.valid, "test": self.test}
-        return {split: file for split, file in given.items() if file is not None}
+        return Corpus(
+            files={split: Path(self.folder) / file for split, file in given.items() if file},
+            columns=Columns(
+                (self.text,) if isinstance(self.text, str) else tuple(self.text),
+                self.label,
+                None if self.header is None else tuple(self.header),
+            ),
+            labels=None if self.labels is None else {label: label for label in self.labels},
+            scores=tuple(self.scores),
+        )
 
 
 @dataclass
@@ -99,11 +103,15 @@ class UnderstandingConfig:
                 "model.backbone is not set: give the folder of a pretrained encoder, the name of "
                 "an installed package that contains one, or the hub's name of one"
             )
-        files = self.data.files()
+        corpus = self.data.corpus()
         for split in ("train", "valid"):
-            if split not in files:
+            if split not in corpus.files:
                 raise UserError(f"data.{split} is not set: give a .tsv, .csv or .jsonl file")
-        self.data.columns()
+        for name in corpus.scores:
+            if name not in SCORES:
+                raise UserError(f"data.scores: {name!r} is unknown; known are {', '.join(SCORES)}")
+        if not corpus.scores:
+            raise UserError(f"data.scores is empty: name at least one of {', '.join(SCORES)}")
         for name in ("epochs", "batch", "log_every"):
             if getattr(self.train, name) < 1:
                 raise UserError(f"train.{name} must be at least 1")

@@ -45,6 +45,39 @@ class Columns:
             raise UserError(f"data.text must name one or two columns of text, not {len(self.text)}")
 
 
+@dataclass(frozen=True)
+class Corpus:
+    """Labelled text: the file of each split, its columns, its labels and what it is scored by.
+
+    `labels` has what stands in the label column, in the order of the classes, and what each is
+    called; None where they are those that occur in the training file.
+    """
+
+    files: dict[str, Path]
+    columns: Columns
+    labels: dict[str, str] | None
+    scores: tuple[str, ...]
+
+    def named_labels(self) -> dict[str, str]:
+        """The labels, read from the training file where they are not given."""
+        if self.labels is not None:
+            return self.labels
+        return {label: label for label in read_labels(self.files["train"], self.columns)}
+
+    def examples(self, split: str, labels: Mapping[str, str]) -> Examples:
+        """The examples of a split."""
+        if split not in self.files:
+            raise UserError(
+                f"there is no split {split!r}; those of this data are {', '.join(self.files)}"
+            )
+        return read_examples(self.files[split], self.columns, number(labels))
+
+
+def number(labels: Mapping[str, str]) -> dict[str, int]:
+    """The number of each label, by what stands in the label column."""
+    return {value: index for index, value in enumerate(labels)}
+
+
 def find_file(path: str | Path) -> Path:
     """The file of this name, or a compressed form of it."""
     path = Path(path)

@@ -1,97 +1,57 @@
-"""GLUE's tasks as data: their files, columns, labels and scores, as GLUE distributes them."""
+"""GLUE for fine-tuning: what each task is scored by, and where its examples are.
 
-from dataclasses import dataclass
+A folder of GLUE is its own distribution (MRPC/train.tsv, …), or what `multibranch prepare glue`
+made of it (mrpc/train.jsonl, …).
+"""
 
+from pathlib import Path
+
+from multibranch.data.glue import TASKS
 from multibranch.errors import UserError
+from multibranch.tasks.understanding_data import Columns, Corpus
 
-
-@dataclass(frozen=True)
-class GlueTask:
-    """One task of GLUE.
-
-    `text` names the one or two columns of text, `labels` what stands in the label column and what
-    it means. Most files have a header; `header` stands in for one that is missing. `splits` says
-    which file is which. The first of `scores` is the one that chooses among epochs.
-    """
-
-    folder: str
-    text: tuple[str, ...]
-    label: str
-    labels: dict[str, str]
-    scores: tuple[str, ...]
-    splits: dict[str, str]
-    counts: dict[str, int]  # the official ones
-    header: tuple[str, ...] | None = None
-
-
-_TWO = {"train": "train.tsv", "valid": "dev.tsv"}
-_ENTAILMENT = {"entailment": "entailment", "not_entailment": "not_entailment"}
-
-GLUE = {
-    "mrpc": GlueTask(
-        folder="MRPC",
-        text=("#1 String", "#2 String"),
-        label="Quality",
-        labels={"0": "not_equivalent", "1": "equivalent"},
-        scores=("accuracy", "f1"),
-        splits=_TWO,
-        counts={"train": 3668, "valid": 408},
-    ),
-    "sst2": GlueTask(
-        folder="SST-2",
-        text=("sentence",),
-        label="label",
-        labels={"0": "negative", "1": "positive"},
-        scores=("accuracy",),
-        splits=_TWO,
-        counts={"train": 67349, "valid": 872},
-    ),
-    "rte": GlueTask(
-        folder="RTE",
-        text=("sentence1", "sentence2"),
-        label="label",
-        labels=_ENTAILMENT,
-        scores=("accuracy",),
-        splits=_TWO,
-        counts={"train": 2490, "valid": 277},
-    ),
-    "cola": GlueTask(
-        folder="CoLA",
-        text=("sentence",),
-        label="label",
-        labels={"0": "unacceptable", "1": "acceptable"},
-        scores=("matthews",),
-        splits=_TWO,
-        counts={"train": 8551, "valid": 1043},
-        header=("source", "label", "mark", "sentence"),
-    ),
-    "mnli": GlueTask(
-        folder="MNLI",
-        text=("sentence1", "sentence2"),
-        label="gold_label",
-        labels={name: name for name in ("entailment", "neutral", "contradiction")},
-        scores=("accuracy",),
-        splits={
-            "train": "train.tsv",
-            "valid": "dev_matched.tsv",
-            "valid-mismatched": "dev_mismatched.tsv",
-        },
-        counts={"train": 392702, "valid": 9815, "valid-mismatched": 9832},
-    ),
-    "qnli": GlueTask(
-        folder="QNLI",
-        text=("question", "sentence"),
-        label="label",
-        labels=_ENTAILMENT,
-        scores=("accuracy",),
-        splits=_TWO,
-        counts={"train": 104743, "valid": 5463},
-    ),
+# As GLUE defines them; the first one chooses among epochs.
+SCORES = {
+    "mrpc": ("accuracy", "f1"),
+    "sst2": ("accuracy",),
+    "rte": ("accuracy",),
+    "cola": ("matthews",),
+    "mnli": ("accuracy",),
+    "qnli": ("accuracy",),
+}
+# How many examples the official files have.
+COUNTS = {
+    "mrpc": {"train": 3668, "valid": 408},
+    "sst2": {"train": 67349, "valid": 872},
+    "rte": {"train": 2490, "valid": 277},
+    "cola": {"train": 8551, "valid": 1043},
+    "mnli": {"train": 392702, "valid": 9815, "valid_mismatched": 9832},
+    "qnli": {"train": 104743, "valid": 5463},
 }
 
 
-def glue_task(name: str) -> GlueTask:
-    """A task by its name in configurations."""
-    if name not in GLUE:
-        raise UserError(f"there is no GLUE task {name!r}; those known are {', '.join(GLUE)}")
-    return GLUE[name]
+def glue_corpus(name: str, folder: str | Path) -> Corpus:
+    """A task of GLUE in a folder, as GLUE distributes it or prepared."""
+    if name not in SCORES:
+        raise UserError(f"there is no GLUE task {name!r}; those known are {', '.join(SCORES)}")
+    folder, task = Path(folder), TASKS[name]
+    two = task.pair is not None
+    splits = [split for split, _ in task.splits if not split.startswith("test")]
+    if (folder / name / "valid.jsonl").is_file():
+        return Corpus(
+            files={split: folder / name / f"{split}.jsonl" for split in splits},
+            columns=Columns(("text", "pair") if two else ("text",), "label"),
+            labels={str(number): label for number, (_, label) in enumerate(task.labels)},
+            scores=SCORES[name],
+        )
+    files = dict(task.splits)
+    return Corpus(
+        files={split: folder / task.folder / f"{files[split]}.tsv" for split in splits},
+        columns=Columns(
+            (task.text, task.pair) if task.pair is not None else (task.text,),
+            task.label,
+            task.columns or None,
+        ),
+        labels=dict(task.labels),
+        scores=SCORES[name],
+    )
