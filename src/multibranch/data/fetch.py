@@ -22,7 +22,7 @@ from multibranch.errors import UserError
 Progress = Callable[[str, int, int | None], None]
 
 _CHUNK = 1 << 18
-_ATTEMPTS = 5
+_ATTEMPTS = 4
 
 
 @dataclass(frozen=True)
@@ -88,20 +88,7 @@ def _sound(path: Path, download: Download) -> bool:
 
 def _fetch_one(download: Download, path: Path, progress: Progress, timeout: float) -> None:
     part = path.with_name(path.name + ".part")
-    for attempt in range(_ATTEMPTS):
-        try:
-            whole = _continue(download, part, progress, timeout)
-        except (urllib.error.HTTPError, FileNotFoundError, PermissionError):
-            raise
-        except (OSError, http.client.HTTPException) as error:
-            if attempt == _ATTEMPTS - 1:
-                raise OSError(str(error)) from error
-            whole = False
-        if whole:
-            break
-        time.sleep(min(2.0**attempt, 30.0) * 0.1)
-    else:
-        raise OSError("the connection ended before the file did")
+    _complete(download, part, progress, timeout)
     found = sha256(part)
     if download.sha256 is not None and found != download.sha256:
         part.unlink()
@@ -119,9 +106,32 @@ def _fetch_one(download: Download, path: Path, progress: Progress, timeout: floa
     _note(path, found)
 
 
+def _complete(download: Download, part: Path, progress: Progress, timeout: float) -> None:
+    """Fetch until ``part`` is whole; give up after several attempts that bring nothing."""
+    fruitless = 0
+    while True:
+        have = _size(part)
+        trouble: Exception = OSError("the connection ended before the file did")
+        try:
+            if _continue(download, part, progress, timeout):
+                return
+        except (urllib.error.HTTPError, FileNotFoundError, PermissionError):
+            raise
+        except (OSError, http.client.HTTPException) as error:
+            trouble = error
+        fruitless = 0 if _size(part) > have else fruitless + 1
+        if fruitless == _ATTEMPTS:
+            raise OSError(_reason(trouble)) from trouble
+        time.sleep(0.1 * 2**fruitless)
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
 def _continue(download: Download, part: Path, progress: Progress, timeout: float) -> bool:
     """Fetch what is missing from ``part``; True if it is whole now."""
-    have = part.stat().st_size if part.exists() else 0
+    have = _size(part)
     request = urllib.request.Request(download.url, headers={"User-Agent": "multibranch"})
     if have:
         request.add_header("Range", f"bytes={have}-")
@@ -154,11 +164,10 @@ def _note(path: Path, checksum: str) -> None:
     path.with_name(path.name + ".sha256").write_text(f"{checksum}  {path.name}\n", "ascii")
 
 
-def _reason(error: OSError) -> str:
+def _reason(error: Exception) -> str:
     if isinstance(error, urllib.error.HTTPError):
         return f"the server says {error.code} {error.reason}"
-    reason = getattr(error, "reason", None)
-    return str(reason or error.strerror or error)
+    return str(getattr(error, "reason", None) or getattr(error, "strerror", None) or error)
 
 
 def _silent(name: str, have: int, total: int | None) -> None:

@@ -1,0 +1,93 @@
+"""Finding files in folders and archives, and reading them as streams."""
+
+import gzip
+import io
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from multibranch.data.files import Library, Source, without_compression
+from multibranch.errors import UserError
+
+
+def tar(files: dict[str, bytes], mode: str = "w:gz") -> bytes:
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode=mode) as archive:  # type: ignore[call-overload]
+        for name, content in files.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+    return made.getvalue()
+
+
+def content(source: Source | None) -> bytes:
+    assert source is not None
+    with source.open() as stream:
+        return stream.read()
+
+
+def test_files_are_found_by_the_end_of_their_path(tmp_path: Path) -> None:
+    (tmp_path / "a/b").mkdir(parents=True)
+    (tmp_path / "a/b/train.de").write_bytes(b"deep")
+    (tmp_path / "a/other-train.de").write_bytes(b"another")
+    library = Library([tmp_path])
+    assert content(library.find("train.de")) == b"deep"
+    assert content(library.find("b/train.de")) == b"deep"
+    assert content(library.find("nothing", "other-*.de")) == b"another"
+    assert library.find("c/train.de") is None
+
+
+def test_plain_files_come_before_archives_and_hidden_ones_not_at_all(tmp_path: Path) -> None:
+    (tmp_path / "all.tgz").write_bytes(tar({"x/train.de": b"packed", "x/._valid.de": b"junk"}))
+    assert content(Library([tmp_path]).find("train.de")) == b"packed"
+    assert Library([tmp_path]).find("*valid.de") is None
+    (tmp_path / "train.de").write_bytes(b"plain")
+    assert content(Library([tmp_path]).find("train.de")) == b"plain"
+
+
+@pytest.mark.parametrize("mode", ["w", "w:gz", "w:bz2", "w:xz"])
+def test_archives_of_all_kinds_and_archives_in_them(tmp_path: Path, mode: str) -> None:
+    suffix = {"w": "tar", "w:gz": "tgz", "w:bz2": "tar.bz2", "w:xz": "txz"}[mode]
+    inner = tar({"de-en/train.de.gz": gzip.compress(b"text"), "de-en/train.en": b"other"}, mode)
+    outer = tar({f"texts/de-en.{suffix}": inner, "README": b"read me"}, mode)
+    (tmp_path / f"2014.{suffix}").write_bytes(outer)
+    source = Library([tmp_path]).find("train.de")
+    assert source is not None
+    assert source.members == (f"texts/de-en.{suffix}", "de-en/train.de.gz")
+    assert content(source) == b"text"
+    assert str(source) == (f"{tmp_path}/2014.{suffix}: texts/de-en.{suffix}: de-en/train.de.gz")
+
+
+def test_zip_archives(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "glue.zip", "w") as archive:
+        archive.writestr("MRPC/train.tsv", b"x")
+    assert content(Library([tmp_path / "glue.zip"]).find("MRPC/train.tsv")) == b"x"
+
+
+def test_what_is_there_is_told_in_short(tmp_path: Path) -> None:
+    for number in range(10):
+        (tmp_path / f"f{number}").write_bytes(b"")
+    assert Library([tmp_path]).names() == "f0, f1, f2, f3, f4, f5, f6, f7 and 2 more"
+    (tmp_path / "empty").mkdir()
+    assert Library([tmp_path / "empty"]).names() == "nothing"
+
+
+def test_a_place_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="nowhere does not exist; give --from a file, archive"):
+        Library([tmp_path / "nowhere"])
+
+
+@pytest.mark.parametrize(
+    ("name", "junk"), [("a.tgz", b"no archive"), ("a.zip", b"no zip"), ("a.tar", b"x" * 600)]
+)
+def test_what_is_no_archive_is_an_error(tmp_path: Path, name: str, junk: bytes) -> None:
+    (tmp_path / name).write_bytes(junk)
+    with pytest.raises(UserError, match=f"{name} is cut short or damaged"):
+        Library([tmp_path]).find("train.de")
+
+
+def test_compression_is_no_part_of_a_name() -> None:
+    assert without_compression("a/b.de.xz") == "a/b.de"
+    assert without_compression("a/b.de") == "a/b.de"
