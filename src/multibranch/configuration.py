@@ -73,11 +73,11 @@ def to_yaml(config: Any) -> str:
     return yaml.safe_dump(dataclasses.asdict(config), sort_keys=False, allow_unicode=True)
 
 
-def differences(one: Any, other: Any) -> list[str]:
-    """What differs between two configurations, as `key: this → that`."""
+def differences(one: Any, other: Any) -> list[tuple[str, Any, Any]]:
+    """What differs between two configurations: the key and both values."""
     first, second = _flat(dataclasses.asdict(one)), _flat(dataclasses.asdict(other))
     return [
-        f"{key}: {first.get(key)} → {second.get(key)}"
+        (key, first.get(key), second.get(key))
         for key in {**first, **second}
         if first.get(key) != second.get(key)
     ]

@@ -8,12 +8,14 @@ It is data only. Nothing is unpickled, no path leads out of the folder, and a fi
 or of another kind is refused with a message that names it.
 """
 
+import ctypes
 import inspect
 import json
 import os
+import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -38,10 +40,13 @@ def save_model(
     text: TextPipeline | None,
     *,
     extra: dict[str, Any] | None = None,
+    weights: Mapping[str, torch.Tensor] | None = None,
 ) -> Path:
     """Write a model directory, whole or not at all; what stood there before is replaced.
 
-    `extra` goes into config.json beside the architecture: the task, the training's settings.
+    Args:
+        extra: goes into config.json beside the architecture: the task, the training's settings.
+        weights: written in place of the model's own, by the same names.
     """
     folder = Path(folder)
     with replaced_folder(folder) as new:
@@ -59,8 +64,7 @@ def save_model(
             **(extra or {}),
         }
         write_json(new / CONFIG, config)
-        weights = {name: tensor.contiguous().cpu() for name, tensor in model.state_dict().items()}
-        save_file(weights, new / WEIGHTS, metadata={"format": "pt"})
+        save_weights(new / WEIGHTS, model.state_dict() if weights is None else weights)
         if text is not None:
             text.save(new)
     return folder
@@ -70,17 +74,14 @@ def load_model(folder: str | Path, *, device: str | torch.device = "cpu") -> Mul
     """The model of a directory, in evaluation mode."""
     folder = Path(folder)
     config = read_config(folder)
-    settings = {name: config[name] for name in _setting_names() if name in config}
-    try:
-        with torch.device("meta"):
-            model = MultiBranchTransformer(**settings)
-    except (TypeError, ValueError) as error:
-        raise UserError(
-            f"{folder / CONFIG} describes no model that can be built: {error}"
-        ) from None
     weights = load_weights(folder / WEIGHTS)
+    settings = {name: config[name] for name in _setting_names() if name in config}
+    model = _outline(folder, settings, most_layers=len(weights))
     wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-    given = {name: tuple(tensor.shape) for name, tensor in weights.items()}
+    given = {
+        name: tuple(tensor.shape) if tensor.is_floating_point() else tensor.dtype
+        for name, tensor in weights.items()
+    }
     if wanted != given:
         differing = sorted(name for name in wanted | given if wanted.get(name) != given.get(name))
         raise UserError(
@@ -93,11 +94,32 @@ def load_model(folder: str | Path, *, device: str | torch.device = "cpu") -> Mul
     return model.to(device).eval()
 
 
+def _outline(folder: Path, settings: dict[str, Any], *, most_layers: int) -> MultiBranchTransformer:
+    """The model without its weights, which costs nothing whatever sizes config.json claims."""
+    try:
+        layers = int(settings.get("encoder_layers", 0)) + int(settings.get("decoder_layers", 0))
+        if layers > most_layers:
+            raise ValueError(f"{layers} layers for {most_layers} tensors")
+        with torch.device("meta"):
+            return MultiBranchTransformer(**settings)
+    except (TypeError, ValueError, RuntimeError, ArithmeticError, AttributeError) as error:
+        raise UserError(
+            f"{folder / CONFIG} describes no model that can be built: {error}"
+        ) from None
+
+
 def load_text(folder: str | Path) -> TextPipeline:
     """The text pipeline of a model directory."""
     folder = Path(folder)
-    check_folder(folder)
-    return TextPipeline.load(folder)
+    config = read_config(folder)
+    text = TextPipeline.load(folder)
+    for side, size in (("source", text.source_size), ("target", text.target_size)):
+        if size != config.get(f"{side}_vocabulary", size):
+            raise UserError(
+                f"the tokenizer in {folder} has {size} {side} tokens, the model "
+                f"{config[f'{side}_vocabulary']}: it is another model's; copy the right one there"
+            )
+    return text
 
 
 def read_config(folder: str | Path) -> dict[str, Any]:
@@ -117,20 +139,32 @@ def read_config(folder: str | Path) -> dict[str, Any]:
 
 def load_weights(path: Path) -> dict[str, torch.Tensor]:
     """The tensors of a safetensors file; a damaged or missing one is a UserError."""
+    if not path.is_file():
+        raise UserError(f"{path.parent} is incomplete: it has no file {path.name}")
     try:
         return load_file(path)
-    except FileNotFoundError:
-        raise UserError(f"{path.parent} is no model directory: it has no {path.name}") from None
     except (SafetensorError, OSError, ValueError) as error:
         raise UserError(f"{path} is damaged or no safetensors file: {error}") from None
+
+
+def save_weights(path: Path, weights: Mapping[str, torch.Tensor]) -> None:
+    """Write tensors as a safetensors file; what the disk refuses is an OSError."""
+    whole = {name: tensor.detach().contiguous().cpu() for name, tensor in weights.items()}
+    try:
+        save_file(whole, path, metadata={"format": "pt"})
+    except SafetensorError as error:
+        number = re.search(r"os error (\d+)", str(error))
+        code = int(number[1]) if number else 0
+        raise OSError(code, os.strerror(code) if code else str(error), str(path)) from error
 
 
 def check_folder(folder: Path) -> None:
     """Refuse what is no folder, and a folder one of whose files is a link to elsewhere."""
     if not folder.is_dir():
         raise UserError(f"{folder} is no model directory: there is no such folder")
+    inside = folder.resolve()
     for path in folder.iterdir():
-        if path.is_symlink() and not path.resolve().is_relative_to(folder.resolve()):
+        if path.is_symlink() and not path.resolve().is_relative_to(inside):
             raise UserError(f"{path} is a link that leads out of the model directory: refused")
 
 
@@ -138,7 +172,9 @@ def read_json(path: Path) -> dict[str, Any]:
     """A JSON object from a file."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is no JSON file: {error}") from None
     if not isinstance(value, dict):
         raise UserError(f"{path} holds no JSON object")
@@ -150,6 +186,11 @@ def write_json(path: Path, value: Any) -> None:
     path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
+# -- Complete or absent ---------------------------------------------------------------------------
+
+_NEW, _OLD = ".new.", ".old."  # how the names of folders begin while one takes another's place
+
+
 @contextmanager
 def replaced_folder(folder: Path) -> Iterator[Path]:
     """A new folder beside `folder` that takes its place, synced, when all went well.
@@ -157,32 +198,56 @@ def replaced_folder(folder: Path) -> Iterator[Path]:
     Whatever happens, `folder` is either what it was or complete.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
-    new = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    new = Path(tempfile.mkdtemp(prefix=f"{_NEW}{folder.name}.", dir=folder.parent))
     try:
         yield new
         for path in new.iterdir():
-            _sync(path)
+            sync(path)
         new.chmod(0o755)
-        _sync(new)
+        sync(new)
         _exchange(new, folder)
-    except BaseException:
+    finally:
         shutil.rmtree(new, ignore_errors=True)
-        raise
+
+
+def clean_up(folder: Path) -> None:
+    """Remove from `folder` what `replaced_folder` left there when it was killed."""
+    for path in sorted(folder.glob(f"{_OLD}*")):
+        name = path.name.removeprefix(_OLD)
+        if (folder / name).exists():
+            shutil.rmtree(path, ignore_errors=True)
+        else:  # killed between the two moves: what stood there comes back
+            path.rename(folder / name)
+    for path in folder.glob(f"{_NEW}*"):
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def _exchange(new: Path, folder: Path) -> None:
-    """Put `new` where `folder` is; the old one is moved aside first, and removed last."""
-    if folder.exists():
-        old = Path(tempfile.mkdtemp(prefix=f".{folder.name}.old.", dir=folder.parent))
-        folder.rename(old / "was")
+    """Put `new` where `folder` is, and what was there, if anything, where `new` was."""
+    if not folder.exists():
+        new.rename(folder)
+    elif not _swap(new, folder):
+        old = folder.with_name(f"{_OLD}{folder.name}")
+        shutil.rmtree(old, ignore_errors=True)
+        folder.rename(old)
         new.rename(folder)
         shutil.rmtree(old, ignore_errors=True)
-    else:
-        new.rename(folder)
-    _sync(folder.parent)
+    sync(folder.parent)
 
 
-def _sync(path: Path) -> None:
+def _swap(one: Path, other: Path) -> bool:
+    """Exchange two names in one step, where the system can: Linux, on most file systems."""
+    at_current_folder, exchange = -100, 2
+    try:
+        renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
+    except (OSError, AttributeError):
+        return False
+    names = os.fsencode(one), os.fsencode(other)
+    return renameat2(at_current_folder, names[0], at_current_folder, names[1], exchange) == 0
+
+
+def sync(path: Path) -> None:
+    """Wait until a file or folder is on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,46 +1,64 @@
 """The average of a run's last snapshots: one weight file a validation, averaged at the end.
 
-resume/snapshots/00001200.safetensors
+    resume/snapshots/00001200.safetensors
+
+On the disk they are exact to resume from and take no memory. Every checkpoint holds the checksums
+of the snapshots that belong to it.
 """
 
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
-from multibranch.directory import load_weights
+from multibranch.directory import load_weights, save_weights, sync
+from multibranch.errors import UserError
+from multibranch.training.disk import checksum
 
 
 class Snapshots:
-    """The last `count` snapshots of the weights, on disk: exact to resume, and no memory held."""
+    """The snapshots of one run, under `folder`."""
 
-    def __init__(self, folder: Path, *, count: int) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.count = count
+        self.checksums: dict[int, str] = {}
 
-    def add(self, weights: dict[str, Tensor], update: int, taken: list[int]) -> list[int]:
-        """Write a snapshot; give back the updates whose snapshots now stand, oldest first."""
+    def write(self, weights: Mapping[str, Tensor], update: int) -> None:
+        """Write the snapshot of an update, complete or not at all."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        place, beside = self._place(update), self.folder / "new"
-        save_file({name: t.detach().cpu().contiguous() for name, t in weights.items()}, beside)
-        beside.replace(place)
-        return [*(u for u in taken if u != update), update][-self.count :]
+        beside = self.folder / ".new"
+        try:
+            save_weights(beside, weights)
+            sync(beside)
+            self.checksums[update] = checksum(beside)
+            beside.replace(self._place(update))
+            sync(self.folder)
+        finally:
+            beside.unlink(missing_ok=True)
 
-    def prune(self, taken: list[int]) -> None:
-        """Remove the snapshots that no checkpoint mentions any more."""
-        wanted = {self._place(update) for update in taken}
+    def check(self, checksums: Mapping[int, str]) -> None:
+        """Raise a UserError unless these snapshots are there and sound; then they are ours."""
+        for update, wanted in checksums.items():
+            path = self._place(update)
+            if not path.is_file() or checksum(path) != wanted:
+                raise UserError(f"{path} is missing or does not fit its checksum")
+        self.checksums = dict(checksums)
+
+    def prune(self, wanted: Iterable[int]) -> None:
+        """Remove all snapshots but those of these updates."""
+        kept = {self._place(update) for update in wanted}
         for path in self.folder.glob("*.safetensors"):
-            if path not in wanted:
+            if path not in kept:
                 path.unlink()
 
-    def average(self, taken: list[int]) -> dict[str, Tensor]:
+    def average(self, updates: Sequence[int]) -> dict[str, Tensor]:
         """The mean of the snapshots' weights, summed in float64."""
         total: dict[str, Tensor] = {}
-        for update in taken:
+        for update in updates:
             for name, tensor in load_weights(self._place(update)).items():
                 total[name] = total.get(name, torch.zeros((), dtype=torch.float64)) + tensor
-        return {name: (tensor / len(taken)).float() for name, tensor in total.items()}
+        return {name: (tensor / len(updates)).float() for name, tensor in total.items()}
 
     def _place(self, update: int) -> Path:
         return self.folder / f"{update:08d}.safetensors"

@@ -1,109 +1,126 @@
-"""Checkpoints to resume from: complete or absent, checked, and written while training goes on.
+"""Checkpoints to resume from: complete or absent, and checked.
 
-    resume/update-00001200/state.safetensors   weights, Adam's moments
-    resume/update-00001200/progress.json       where training stood, and the checksum of the above
+    resume/update-00001200/state.safetensors   weights, Adam's moments, running statistics
+    resume/update-00001200/progress.json       where training stood
+    resume/update-00001200/checksums.json      of both, and of the snapshots that belong to it
+    resume/snapshots/                          see averaging.py
 
-A checkpoint is written beside its place, synced and renamed. One whose checksum does not fit is
+A checkpoint is written beside its place, synced and renamed. One that does not fit its checksums is
 passed over, with a message, for the one before.
 """
 
-import hashlib
 import shutil
-import threading
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import save_file
 from torch import Tensor
 
-from multibranch.directory import load_weights, read_json, replaced_folder, write_json
+from multibranch.directory import (
+    clean_up,
+    load_weights,
+    read_json,
+    replaced_folder,
+    save_weights,
+    write_json,
+)
 from multibranch.errors import UserError
+from multibranch.training.averaging import Snapshots
+from multibranch.training.disk import checksum
+from multibranch.training.progress import Progress
 
 STATE = "state.safetensors"
 PROGRESS = "progress.json"
-
-
-@dataclass
-class Progress:
-    """Where training stands. The random numbers of an update are a function of seed and update."""
-
-    update: int = 0  # updates done
-    epoch: int = 0
-    batch: int = 0  # batches of this epoch done, of each process
-    seconds: float = 0.0  # spent training
-    tokens: int = 0  # target tokens seen, by all processes
-    skipped: int = 0  # updates skipped because their gradient was not finite
-    best: float | None = None  # the best validation value so far
-    best_update: int = 0
-    stale: int = 0  # validations since then
-    finished: bool = False
-    snapshots: list[int] = field(default_factory=list)  # updates whose weights will be averaged
+CHECKSUMS = "checksums.json"
+FORMAT = 1
 
 
 class Checkpoints:
-    """The checkpoints of one run, under `folder`."""
+    """The checkpoints of one run, under `folder`, and the snapshots they mention."""
 
     def __init__(
         self, folder: Path, *, keep: int = 2, tell: Callable[[str], None] = lambda message: None
     ) -> None:
         self.folder = folder
-        self.keep = max(1, keep)
+        self.keep = keep
         self.tell = tell
-        self._writer: threading.Thread | None = None
-        self._failure: BaseException | None = None
+        self.snapshots = Snapshots(folder / "snapshots")
 
-    def save(self, state: dict[str, Tensor], progress: Progress, *, wait: bool = False) -> None:
-        """Write a checkpoint in the background, from a copy made now."""
-        self.wait()
-        copied = {name: tensor.detach().to("cpu", copy=True) for name, tensor in state.items()}
-        record = asdict(progress)
-        self._writer = threading.Thread(target=self._write, args=(copied, record), daemon=False)
-        self._writer.start()
-        if wait:
-            self.wait()
+    def write(self, state: Mapping[str, Tensor], record: Mapping[str, Any]) -> None:
+        """Write a checkpoint of what `record_of` noted and remove those that are too old."""
+        with replaced_folder(self._place(record["update"])) as new:
+            save_weights(new / STATE, state)
+            write_json(new / PROGRESS, record)
+            sums: dict[str, Any] = {name: checksum(new / name) for name in (STATE, PROGRESS)}
+            known = self.snapshots.checksums
+            sums["snapshots"] = {str(update): known[update] for update in record["snapshots"]}
+            write_json(new / CHECKSUMS, sums)
+        for old in self._all()[: -self.keep]:
+            shutil.rmtree(old, ignore_errors=True)
 
-    def wait(self) -> None:
-        """Wait for the last checkpoint to be on disk; raises if it could not be written."""
-        if self._writer is not None:
-            self._writer.join()
-            self._writer = None
-        if self._failure is not None:
-            failure, self._failure = self._failure, None
-            raise UserError(
-                f"the checkpoint could not be written to {self.folder}: {failure}. "
-                "Earlier checkpoints are unharmed; make room and start the same command again"
-            ) from failure
-
-    def _write(self, state: dict[str, Tensor], record: dict[str, Any]) -> None:
-        try:
-            place = self.folder / f"update-{record['update']:08d}"
-            with replaced_folder(place) as new:
-                save_file(state, new / STATE)
-                write_json(new / PROGRESS, {**record, "checksum": checksum(new / STATE)})
-            for old in self._all()[: -self.keep]:
-                shutil.rmtree(old, ignore_errors=True)
-        except BaseException as failure:
-            self._failure = failure
+    def write_snapshot(self, weights: Mapping[str, Tensor], taken: list[int]) -> None:
+        """Write the newest of the snapshots `taken`; remove those that nothing mentions."""
+        self.snapshots.write(weights, taken[-1])
+        mentioned = {update for place in self._all() for update in _snapshots_of(place)}
+        self.snapshots.prune(mentioned | set(taken))
 
     def load(self) -> tuple[dict[str, Tensor], Progress] | None:
-        """The newest checkpoint that is sound, or None when there is none."""
-        for place in reversed(self._all()):
+        """The newest checkpoint that is sound, or None when there is none; removes the others."""
+        clean_up(self.folder)
+        places = self._all()
+        for place in reversed(places):
             try:
-                record = read_json(place / PROGRESS)
-                if record.pop("checksum", None) != checksum(place / STATE):
-                    raise UserError(f"{place / STATE} does not fit its checksum")
-                return load_weights(place / STATE), Progress(**record)
-            except (UserError, OSError, TypeError) as error:
-                self.tell(f"{place} is damaged ({error}); taking the checkpoint before it")
+                return self._read(place)
+            except _Damaged as damage:
+                self.tell(f"the checkpoint {place} is damaged ({damage}): taking the one before it")
+                shutil.rmtree(place, ignore_errors=True)
+        if places:
+            self.tell(f"no checkpoint under {self.folder} is sound: training starts anew")
         return None
 
+    def _read(self, place: Path) -> tuple[dict[str, Tensor], Progress]:
+        try:
+            sums = read_json(place / CHECKSUMS)
+            for name in (STATE, PROGRESS):
+                if not (place / name).is_file():
+                    raise UserError(f"{name} is missing")
+                if checksum(place / name) != sums.get(name):
+                    raise UserError(f"{name} does not fit its checksum")
+            self.snapshots.check(
+                {int(update): wanted for update, wanted in sums["snapshots"].items()}
+            )
+            record = read_json(place / PROGRESS)
+            state = load_weights(place / STATE)
+        except (UserError, KeyError, ValueError, AttributeError) as error:
+            raise _Damaged(str(error)) from None
+        known = {item.name for item in fields(Progress)}
+        if record.pop("format", None) != FORMAT or not record.keys() <= known:
+            raise UserError(
+                f"{place} was written by another release of multibranch: go on with that one, or "
+                "choose another train.output"
+            )
+        return state, Progress(**record)
+
+    def _place(self, update: int) -> Path:
+        return self.folder / f"update-{update:08d}"
+
     def _all(self) -> list[Path]:
+        """The checkpoints that there are, oldest first."""
         return sorted(self.folder.glob("update-*"))
 
 
-def checksum(path: Path) -> str:
-    """The SHA-256 of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+class _Damaged(Exception):
+    """A checkpoint is not what was written."""
+
+
+def record_of(progress: Progress) -> dict[str, Any]:
+    """What a checkpoint holds of the progress, apart from it: training goes on meanwhile."""
+    return {"format": FORMAT, **asdict(progress)}
+
+
+def _snapshots_of(place: Path) -> list[int]:
+    try:
+        return [int(update) for update in read_json(place / CHECKSUMS)["snapshots"]]
+    except (UserError, KeyError, ValueError, TypeError):
+        return []

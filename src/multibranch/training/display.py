@@ -6,8 +6,8 @@ report. Only the first process has a display.
 
 import json
 import math
-import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,15 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+METRICS = "metrics.jsonl"
+AVERAGED = "averaged"
+
 
 class Display:
-    """Tells people and programs how training goes."""
+    """Tells people and programs how training goes.
+
+    folder: where the records go; None in all processes but the first.
+    """
 
     def __init__(self, folder: Path | None, *, quiet: bool = False, tensorboard: bool = True):
         self.console = Console(stderr=True, quiet=quiet, highlight=False)
@@ -25,7 +31,17 @@ class Display:
         self._tensorboard: Any = None
         self._live: Live | None = None
         self._wants_tensorboard = tensorboard and folder is not None
+        self._after: int | None = None
         self._shown = 0.0
+
+    def start(self, *, after: int | None) -> None:
+        """Forget what was recorded after this update, which will be run, and recorded, again.
+
+        None: nothing of what was recorded was saved, all of it will be run again.
+        """
+        self._after = after
+        if self.folder is not None:
+            _forget(self.folder / METRICS, -1 if after is None else after)
 
     def __enter__(self) -> "Display":
         if self.console.is_terminal and not self.console.quiet:
@@ -38,7 +54,13 @@ class Display:
             self._live.__exit__(*reason)
             self._live = None
         if self._tensorboard is not None:
-            self._tensorboard.close()
+            with suppress(OSError):  # a full disk has been reported already
+                self._tensorboard.close()
+
+    def flush(self) -> None:
+        """Have everything recorded so far on the disk, as a checkpoint is about to be."""
+        if self._tensorboard is not None:
+            self._tensorboard.flush()
 
     def tell(self, message: str) -> None:
         """A line that stays."""
@@ -78,12 +100,18 @@ class Display:
             line += f"  branches' cosine {sum(values) / len(values):.3f}"
         self.tell(line + ("  *" if best else ""))
 
+    def averaged(self, record: dict[str, Any]) -> None:
+        """Show and keep the validation of the averaged weights."""
+        self.record(AVERAGED, record)
+        loss, perplexity = record["loss"], _perplexity(record["plain"])
+        self.tell(f"averaged weights: valid loss {loss:.4f}  ppl {perplexity}")
+
     def record(self, kind: str, record: dict[str, Any]) -> None:
         """Keep a record in metrics.jsonl and TensorBoard."""
         if self.folder is None:
             return
-        with (self.folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"kind": kind, **record}) + "\n")
+        with (self.folder / METRICS).open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"kind": kind, **_finite(record)}) + "\n")
         writer = self._writer()
         if writer is not None:
             for name, value in _flat(record):
@@ -97,23 +125,29 @@ class Display:
                 self._wants_tensorboard = False
                 return None
             assert self.folder is not None
-            self._tensorboard = SummaryWriter(str(self.folder / "tensorboard"))
+            self._tensorboard = SummaryWriter(
+                str(self.folder / "tensorboard"),
+                purge_step=None if self._after is None else self._after + 1,
+            )
         return self._tensorboard
 
 
-def forget_after(folder: Path, update: int) -> None:
-    """Cut metrics.jsonl back to `update`: what follows will be run, and recorded, again."""
-    path = folder / "metrics.jsonl"
+def _forget(path: Path, update: int) -> None:
+    """Cut metrics.jsonl back to `update`."""
     if not path.is_file():
         return
     kept = []
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True):
         try:
-            if json.loads(line).get("update", 0) <= update:
+            record = json.loads(line)
+            # Averages are taken anew whenever a run ends.
+            if record["update"] <= update and record["kind"] != AVERAGED:
                 kept.append(line)
-        except json.JSONDecodeError:
+        except (ValueError, LookupError, TypeError):
             continue  # the line that was being written when the run was killed
-    path.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
+    beside = path.with_name(f".{path.name}")
+    beside.write_text("".join(kept), encoding="utf-8")
+    beside.replace(path)
 
 
 def clock(seconds: float) -> str:
@@ -123,13 +157,15 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
 
 
-def stderr_is_terminal() -> bool:
-    """Whether a person is watching."""
-    return sys.stderr.isatty()
-
-
 def _perplexity(loss: float) -> str:
-    return f"{math.exp(loss):.2f}" if loss < 20 else "over e20"
+    return "over e20" if loss >= 20 else f"{math.exp(loss):.2f}"
+
+
+def _finite(value: Any) -> Any:
+    """The same with null for numbers that JSON does not have."""
+    if isinstance(value, dict):
+        return {name: _finite(inner) for name, inner in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _flat(record: dict[str, Any]) -> list[tuple[str, float]]:

@@ -93,7 +93,7 @@ class Optimiser:
             if master.grad is None:  # its layer was skipped
                 master.grad = torch.zeros_like(master)
         gradients = [m.grad for m in self.masters if m.grad is not None]
-        norm = gradient_norm(gradients)
+        norm = _whole(gradient_norm(gradients))
         self.skipped.copy_((~torch.isfinite(norm)).float())
         if self.clip_norm:
             torch._foreach_mul_(gradients, (self.clip_norm / (norm + 1e-6)).clamp(max=1.0))

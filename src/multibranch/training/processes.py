@@ -4,14 +4,16 @@ Every process draws the same branches to drop and its own dropout. DDP averages 
 (`train.sharding: full`) also shares out weights and Adam's moments, for models that outgrow a GPU.
 """
 
+import json
 import os
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 
 from multibranch.errors import UserError
 
@@ -42,6 +44,46 @@ class Processes:
         if self.world > 1:
             dist.barrier()
 
+    def first_does(self, work: Callable[[], None]) -> None:
+        """Let the first process do something, and the others wait for it.
+
+        Where that fails with a UserError, all stop, and only the first says why.
+        """
+        failure = None
+        if self.first:
+            try:
+                work()
+            except UserError as error:
+                failure = error
+        (failed,) = self.total(0.0 if failure is None else 1.0)
+        if failure is not None:
+            raise failure
+        if failed:
+            raise SystemExit(2)
+
+    def from_first(self, content: dict[str, Any], tensors: dict[str, Tensor]) -> tuple[Any, Any]:
+        """What the first process gives, in all processes: a JSON object and CPU tensors by name."""
+        if self.world == 1:
+            return content, tensors
+        outline = [(name, list(t.shape), str(t.dtype)[6:]) for name, t in tensors.items()]
+        content, outline = json.loads(self._broadcast(json.dumps([content, outline]).encode()))
+        received = {}
+        for name, shape, dtype in outline:
+            tensor = torch.empty(shape, dtype=getattr(torch, dtype))
+            given = tensors[name] if self.first else tensor
+            received[name] = self._broadcast_tensor(given)
+        return content, received
+
+    def _broadcast(self, data: bytes) -> bytes:
+        (length,) = self._broadcast_tensor(torch.tensor([len(data)])).tolist()
+        given = bytearray(data) if self.first else bytearray(length)
+        return self._broadcast_tensor(torch.frombuffer(given, dtype=torch.uint8)).numpy().tobytes()
+
+    def _broadcast_tensor(self, tensor: Tensor) -> Tensor:
+        moved = tensor.to(self.device)
+        dist.broadcast(moved, src=0)
+        return moved.cpu()
+
 
 def join(device: str) -> Processes:
     """Join the run that torchrun's environment describes, or be the only process."""
@@ -68,12 +110,19 @@ def choose_device(device: str, local_rank: int = 0) -> torch.device:
     try:
         chosen = torch.device(device)
     except RuntimeError:
-        raise UserError(f"train.device: {device!r} is no device: auto, cpu or cuda") from None
+        chosen = torch.device("meta")
+    if chosen.type not in ("cpu", "cuda"):
+        raise UserError(f"train.device: {device!r} is no device: choose auto, cpu or cuda")
     if chosen.type == "cuda":
         if not torch.cuda.is_available():
             raise UserError("train.device: cuda was asked for, but no GPU can be seen")
         if chosen.index is None:
             chosen = torch.device("cuda", local_rank)
+        if (chosen.index or 0) >= torch.cuda.device_count():
+            raise UserError(
+                f"there is no GPU {chosen.index}: this machine has {torch.cuda.device_count()}; "
+                "start as many processes (torchrun --nproc-per-node), or set train.device"
+            )
     return chosen
 
 
@@ -97,7 +146,9 @@ def shard(objective: nn.Module, processes: Processes, *, dtype: torch.dtype) -> 
 
     mesh = init_device_mesh(processes.device.type, (processes.world,))
     policy = MixedPrecisionPolicy(
-        param_dtype=None if dtype == torch.float32 else dtype, reduce_dtype=torch.float32
+        param_dtype=None if dtype == torch.float32 else dtype,
+        reduce_dtype=torch.float32,
+        cast_forward_inputs=False,  # the factors of drop-branch stay float32
     )
     for block in objective.model.blocks:  # type: ignore[union-attr]
         fully_shard(block, mesh=mesh, mp_policy=policy)

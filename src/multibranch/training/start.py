@@ -25,15 +25,20 @@ FREE = (
 )
 
 
-def first_model(config: Config, text: TextPipeline) -> MultiBranchTransformer:
-    """The model that training starts with, float32 on the CPU."""
+def first_model(
+    config: Config, text: TextPipeline, *, resumed: bool = False
+) -> MultiBranchTransformer:
+    """The model that training starts with, float32 on the CPU.
+
+    resumed: its weights will come from a checkpoint; the model it began with may be gone by now.
+    """
     settings = config.model.settings(text.source_size, text.target_size)
     try:
         torch.manual_seed(config.train.seed)
         model = MultiBranchTransformer(**settings)
     except ValueError as error:
         raise UserError(f"model: {error}") from None
-    if config.train.init_from is not None:
+    if config.train.init_from is not None and not resumed:
         start_from(model, Path(config.train.init_from), text, noise=config.train.init_noise)
     return model
 
@@ -78,9 +83,12 @@ def _check_text(folder: Path, text: TextPipeline) -> None:
 
 
 def _check_settings(folder: Path, theirs: dict[str, Any], ours: dict[str, Any]) -> None:
-    for name, value in ours.items():
-        if name not in FREE and theirs.get(name) != value:
+    fixed = [name for name in ours if name not in FREE]
+    if ours["positions"] == "learned":
+        fixed.append("max_length")
+    for name in fixed:
+        if theirs.get(name) != ours[name]:
             raise UserError(
                 f"train.init_from: {folder} has {name} {theirs.get(name)}, this configuration "
-                f"{value}: set model.{name} to {theirs.get(name)}"
+                f"{ours[name]}: set model.{name} to {theirs.get(name)}"
             )

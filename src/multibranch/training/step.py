@@ -28,6 +28,7 @@ class Statistics(NamedTuple):
     norm: float  # the mean norm of the gradient
     skipped: int  # updates skipped because their gradient was not finite
     streak: int  # the longest row of skipped updates, up to now
+    tokens: int  # target tokens of this process that the losses are means over
 
 
 class Objective(nn.Module):
@@ -74,7 +75,7 @@ class Objective(nn.Module):
         output, padding = self.model.output_vectors, self.model.padding
         targets = target_output.flatten()
         first = states(keep).flatten(0, -2)  # (n, d)
-        if not self.r_drop:
+        if not (self.r_drop and self.training):
             smoothed, plain = kernels.smoothed_cross_entropy(
                 first, output, targets, smoothing=self.smoothing, ignore_index=padding
             )
@@ -171,12 +172,34 @@ class Step:
     def statistics(self) -> Statistics:
         """Read and reset the running sums; waits for the device."""
         smoothed, plain, norm, skipped, _, worst = self._sums.tolist()
-        done = max(1, self._updates - int(skipped))
-        tokens = max(1, self._tokens)
+        done = self._updates - int(skipped)
+        # Which tokens the skipped updates held is not known here: their share is left out.
+        tokens = round(self._tokens * done / max(1, self._updates))
         self._sums[:4].zero_()
         self._sums[5].zero_()
         self._tokens = self._updates = 0
-        return Statistics(smoothed / tokens, plain / tokens, norm / done, int(skipped), int(worst))
+        return Statistics(
+            smoothed / max(1, tokens),
+            plain / max(1, tokens),
+            norm / max(1, done),
+            int(skipped),
+            int(worst),
+            tokens,
+        )
+
+    def streak(self) -> int:
+        """The longest row of skipped updates since statistics were read; waits for the device."""
+        return int(self._sums[5])
+
+    def running(self) -> Tensor:
+        """The running sums, (8,) float64 on the CPU: what `resume` takes."""
+        counts = torch.tensor([self._tokens, self._updates], dtype=torch.float64)
+        return torch.cat([self._sums.double().cpu(), counts])
+
+    def resume(self, running: Tensor) -> None:
+        """Go on counting from what `running` gave."""
+        self._sums.copy_(running[:6])
+        self._tokens, self._updates = int(running[6]), int(running[7])
 
 
 def arguments(batch: PackedBatch | PaddedBatch, keeps: Sequence[Keep]) -> tuple:

@@ -1,0 +1,38 @@
+"""The disk: checksums of what is on it, and its refusals as sentences."""
+
+import errno
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from multibranch.errors import UserError
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+REFUSED = (errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
+
+
+def checksum(path: Path) -> str:
+    """The SHA-256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@contextmanager
+def refusals_explained(folder: Path) -> Iterator[None]:
+    """What the disk refuses while a run writes under `folder`, as a UserError."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in FULL:
+            raise UserError(
+                f"the disk is full ({error.strerror}): {error.filename or folder} could not be "
+                "written. What was saved before is unharmed: make room, and start the same "
+                "command again"
+            ) from error
+        if error.errno in REFUSED:
+            raise UserError(
+                f"{error.filename or folder} could not be read or written: {error.strerror}. What "
+                "was saved before is unharmed"
+            ) from error
+        raise

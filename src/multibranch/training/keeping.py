@@ -1,0 +1,69 @@
+"""What a run keeps on the disk, all of it written while training goes on.
+
+Weights are copied when they are given; the writing happens in the background, in the order given,
+so that a checkpoint stands only where the directories and snapshots it builds on do.
+"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from torch import Tensor
+
+from multibranch.nn import MultiBranchTransformer
+from multibranch.text import TextPipeline
+from multibranch.training.background import Background
+from multibranch.training.checkpoint import Checkpoints, record_of
+from multibranch.training.config import Config
+from multibranch.training.outputs import Outputs
+from multibranch.training.progress import Progress
+
+
+class Keeping:
+    """Writes the model directories, snapshots and checkpoints of a run: in the first process."""
+
+    def __init__(self, folder: Path, config: Config, *, tell: Callable[[str], None]) -> None:
+        self.folder = folder
+        self.config = config
+        self.checkpoints = Checkpoints(
+            folder / "resume", keep=config.train.keep_checkpoints, tell=tell
+        )
+        self.background = Background()
+
+    def prepare(self, model: MultiBranchTransformer, text: TextPipeline) -> None:
+        """Say what model the directories will hold."""
+        self.outputs = Outputs(self.folder, self.config, model, text)
+
+    def weights(self, weights: Mapping[str, Tensor], progress: Progress, *, best: bool) -> None:
+        """Keep weights that were just validated: as the best, and as a snapshot to average."""
+        average = bool(self.config.train.average)
+        if not (best or average):
+            return
+        copied = _copy(weights)
+        update, loss, taken = progress.update, progress.best_loss, list(progress.snapshots)
+        if best:
+            write = self.outputs.write
+            self.background.submit(lambda: write("best", copied, update=update, loss=loss))
+        if average:
+            self.background.submit(lambda: self.checkpoints.write_snapshot(copied, taken))
+
+    def checkpoint(self, state: Mapping[str, Tensor], progress: Progress) -> None:
+        """Keep everything that a continuation needs."""
+        copied, record = _copy(state), record_of(progress)
+        self.background.submit(lambda: self.checkpoints.write(copied, record))
+
+    def average(self, progress: Progress) -> dict[str, Tensor]:
+        """The average of the snapshots."""
+        self.background.wait()
+        return self.checkpoints.snapshots.average(progress.snapshots)
+
+    def publish(self) -> None:
+        """Choose the model of the run: the average where there is one, else the best."""
+        self.background.wait()
+        names = ["best", "last"]
+        if self.config.train.average:
+            names.insert(0, "averaged")
+        self.outputs.publish(next(name for name in names if self.outputs.stands(name)))
+
+
+def _copy(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}

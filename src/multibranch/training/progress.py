@@ -1,0 +1,96 @@
+"""Where a run of training stands, and when it has reached its end."""
+
+import math
+from dataclasses import dataclass, field
+
+from multibranch.training.config import TrainConfig
+
+
+@dataclass
+class Progress:
+    """Where training stands: with the weights and Adam's moments, all that a continuation needs.
+
+    The schedule and all random numbers are functions of the seed and `update`, the order of the
+    data one of the seed and `epoch`.
+    """
+
+    update: int = 0  # updates done
+    epoch: int = 0
+    batch: int = 0  # batches of this epoch done, of each process
+    world: int = 1  # processes that shared them
+    data: list[int] = field(default_factory=list)  # the size of the training data, to know it by
+    seconds: float = 0.0  # spent training
+    tokens: int = 0  # target tokens seen, by all processes
+    skipped: int = 0  # updates skipped because their gradient was not finite
+    best: float | None = None  # the best validation loss, or score where that decides
+    best_update: int = 0
+    best_loss: float | None = None  # the loss of that validation
+    best_plain: float | None = None  # the same without smoothing: the logarithm of the perplexity
+    best_score: float | None = None
+    stale: int = 0  # validations since then
+    validated: int = -1  # the update after which validation last took place
+    loss: float | None = None  # the loss it found
+    snapshots: list[int] = field(default_factory=list)  # updates whose weights will be averaged
+
+    def note_validation(
+        self, *, loss: float, plain: float, score: float | None, by_score: bool
+    ) -> bool:
+        """Take a validation into account; says whether it is the best so far."""
+        self.validated, self.loss = self.update, loss
+        value, before = (score if by_score else loss), self.best
+        if value is None or not math.isfinite(value):
+            better = False
+        else:
+            better = before is None or (value > before if by_score else value < before)
+        if better:
+            self.best, self.best_update, self.stale = value, self.update, 0
+            self.best_loss, self.best_plain, self.best_score = loss, plain, score
+        else:
+            self.stale += 1
+        return better
+
+    def add_snapshot(self, *, most: int) -> None:
+        """Take the weights of this update into the average, the last `most` of them."""
+        before = [update for update in self.snapshots if update != self.update]
+        self.snapshots = [*before, self.update][-most:]
+
+    def share_out(self, world: int) -> bool:
+        """Go on with another number of processes; says whether that is a change.
+
+        Batches that the processes together have not all done are done again.
+        """
+        changed = self.world != world
+        self.batch = self.batch * self.world // world
+        self.world = world
+        return changed
+
+
+def reason_to_stop(train: TrainConfig, progress: Progress, *, out_of_time: bool) -> str | None:
+    """Why a run has reached its end, or None when it has not."""
+    if train.max_updates and progress.update >= train.max_updates:
+        return f"{progress.update:,} updates are done"
+    if train.max_epochs and progress.epoch >= train.max_epochs:
+        return f"{progress.epoch} epochs are done"
+    if train.patience and progress.stale >= train.patience:
+        best = f"; the best was at update {progress.best_update:,}" if progress.best_update else ""
+        return f"the last {progress.stale} validations were no better{best}"
+    if out_of_time and train.max_minutes:
+        return f"{train.max_minutes:g} minutes have passed"
+    return None
+
+
+def share_done(
+    train: TrainConfig, progress: Progress, *, batches: int, seconds: float
+) -> tuple[float | None, float | None]:
+    """How much of the run is done, and the seconds left, as far as can be told."""
+    shares = []
+    if train.max_updates:
+        shares.append(progress.update / train.max_updates)
+    if train.max_epochs:
+        shares.append((progress.epoch + progress.batch / batches) / train.max_epochs)
+    if train.max_minutes:
+        shares.append(seconds / (60 * train.max_minutes))
+    if not shares:
+        return None, None
+    share = min(1.0, max(shares))
+    return share, seconds * (1 - share) / share if share else None

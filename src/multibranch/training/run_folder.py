@@ -1,0 +1,95 @@
+"""The folder of a run: one configuration's, and one process's at a time."""
+
+import fcntl
+from pathlib import Path
+from typing import IO
+
+from multibranch import configuration
+from multibranch.directory import clean_up, sync
+from multibranch.errors import UserError
+from multibranch.training.config import Config
+
+CONFIG = "config.yaml"
+
+# What may change between a run and its continuation without making it another run.
+FREE_KEYS = (
+    "train.output",
+    "train.max_epochs",
+    "train.max_updates",
+    "train.max_minutes",
+    "train.patience",
+    "train.checkpoint_minutes",
+    "train.keep_checkpoints",
+    "train.log_every",
+    "train.tensorboard",
+    "train.max_skipped",
+    "train.device",
+    "train.threads",
+    "train.compile",
+    "train.sharding",
+    "data.folder",
+)
+
+
+class RunFolder:
+    """The folder `train.output` while a run is at work in it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock: IO[str] | None = None
+
+    def claim(self, config: Config) -> None:
+        """Refuse a folder that is not ours to write; else note the configuration in it.
+
+        It is ours when it is empty, when it holds a run of the same configuration, or a run that
+        ended before anything of it was saved; and when no other process is at work in it.
+        """
+        place = self.path / CONFIG
+        if place.is_file():
+            self._compare(configuration.load(Config, place), config)
+        elif self.path.exists() and not self.path.is_dir():
+            raise UserError(f"{self.path} is a file: choose another train.output")
+        elif self.path.is_dir() and any(p for p in self.path.iterdir() if p.name[0] != "."):
+            raise UserError(
+                f"{self.path} is not empty and holds no run: choose another train.output"
+            )
+        self.path.mkdir(parents=True, exist_ok=True)
+        self._acquire()
+        clean_up(self.path)
+        beside = self.path / f".{CONFIG}"
+        beside.write_text(configuration.to_yaml(config), encoding="utf-8")
+        sync(beside)
+        beside.replace(place)
+
+    def release(self) -> None:
+        """Let others in."""
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def _compare(self, before: Config, now: Config) -> None:
+        changed = [
+            f"{key}: {old} → {new}"
+            for key, old, new in configuration.differences(before, now)
+            if key not in FREE_KEYS
+        ]
+        saved = [*self.path.glob("resume/update-*"), *self.path.glob("best")]
+        if changed and saved:
+            raise UserError(
+                f"{self.path} holds a run of another configuration ({'; '.join(changed)}): choose "
+                "another train.output, or remove that folder"
+            )
+
+    def _acquire(self) -> None:
+        """Hold the folder until `release`, or until this process ends in whatever way."""
+        self._lock = (self.path / ".lock").open("w")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.release()
+            raise UserError(
+                f"another process is training in {self.path}: stop that one, or choose another "
+                "train.output"
+            ) from None
+        except OSError:  # a file system without locks
+            self.release()

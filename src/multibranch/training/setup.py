@@ -1,0 +1,78 @@
+"""The parts of a run, made from its configuration: its pairs, batches and precision."""
+
+import torch
+
+from multibranch.data import PackedBatches, PaddedBatches, PairStore, PreparedData
+from multibranch.errors import UserError
+from multibranch.training.config import Config, TrainConfig
+from multibranch.training.processes import Processes, shard
+from multibranch.training.step import Objective
+
+
+def training_batches(
+    config: Config, data: PreparedData, processes: Processes
+) -> PackedBatches | PaddedBatches:
+    """The training batches of this process."""
+    kind = PackedBatches if config.data.layout == "packed" else PaddedBatches
+    batches = kind(
+        data.split("train"),
+        tokens=config.train.tokens,
+        seed=config.train.seed,
+        rank=processes.rank,
+        world=processes.world,
+        max_length=min(config.data.max_length, config.train.tokens),
+    )
+    if len(batches) == 0:
+        raise UserError(
+            f"no training pair of {data.folder} is within data.max_length "
+            f"({config.data.max_length}) and train.tokens ({config.train.tokens})"
+        )
+    return batches
+
+
+def count_tokens(batches: PackedBatches | PaddedBatches, numbers: range) -> int:
+    """The target tokens of these batches of all processes: every process knows the plan."""
+    world, lengths = batches.world, batches.target_lengths
+    of_all = range(numbers.start * world, numbers.stop * world)
+    return max(1, sum(int(lengths[batches.plan.pairs(number)].sum()) for number in of_all))
+
+
+def validation_pairs(data: PreparedData) -> PairStore:
+    """The validation pairs; that there are none is said before training, not after an epoch."""
+    pairs = data.split("valid")
+    if not len(pairs):
+        raise UserError(f"the validation split of {data.folder} is empty: prepare it again")
+    return pairs
+
+
+def size_of(pairs: PairStore) -> list[int]:
+    """What a corpus is known by: how many pairs, source tokens and target tokens it has."""
+    lengths = (pairs.source_lengths, pairs.target_lengths)
+    return [len(pairs), *(int(side.sum(dtype="int64")) for side in lengths)]
+
+
+def check_same_data(data: PreparedData, size: list[int], before: list[int]) -> None:
+    """Refuse to go on with other training data than those of the run so far."""
+    if before and size != before:
+        raise UserError(
+            f"the training data in {data.folder} are not those of the run so far: they have "
+            f"{size[0]:,} pairs and {size[2]:,} target tokens, not {before[0]:,} and "
+            f"{before[2]:,}; set data.folder to the right folder, or choose another train.output"
+        )
+
+
+def precision(train: TrainConfig, device: torch.device) -> torch.dtype:
+    """What the model computes in."""
+    if train.precision == "auto":
+        return torch.bfloat16 if device.type == "cuda" else torch.float32
+    return torch.bfloat16 if train.precision == "bfloat16" else torch.float32
+
+
+def lay_out(
+    objective: Objective, processes: Processes, dtype: torch.dtype, *, sharded: bool
+) -> None:
+    """Give the weights their precision, or share them out between the processes."""
+    if sharded:
+        shard(objective, processes, dtype=dtype)
+    else:
+        objective.model.to(dtype)

@@ -1,0 +1,37 @@
+"""SIGTERM and Ctrl-C: ask for an end after the update in hand; the second one insists."""
+
+import os
+import signal
+import threading
+from types import FrameType
+from typing import Any
+
+STOPS = (signal.SIGTERM, signal.SIGINT)
+ANSWER = b"\nstopping after this update; what is done is saved (once more stops at once)\n"
+
+
+class Interruption:
+    """Inside this context the first signal is only noted."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self.signal: int | None = None
+        self.quiet = quiet
+        self._before: list[Any] = []
+
+    def __enter__(self) -> "Interruption":
+        # Only the main thread may say what signals do.
+        if threading.current_thread() is threading.main_thread():
+            self._before = [signal.signal(number, self._ask) for number in STOPS]
+        return self
+
+    def __exit__(self, *reason: object) -> None:
+        for number, handler in zip(STOPS, self._before):
+            signal.signal(number, handler)
+        self._before = []
+
+    def _ask(self, number: int, frame: FrameType | None) -> None:
+        if self.signal is not None:
+            raise KeyboardInterrupt
+        self.signal = number
+        if not self.quiet:
+            os.write(2, ANSWER)  # print may be what the signal interrupted
