@@ -2,12 +2,16 @@
 
 import itertools
 import math
+from collections import Counter
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 from multibranch.decoding import SearchOptions
+from multibranch.directory import save_model
 from multibranch.nn import MultiBranchTransformer
+from multibranch.text import TextPipeline, TextSettings, WordCounter, learn_bpe
 
 BOS, PAD, EOS, UNK = range(4)
 NEVER = {BOS, PAD, UNK}
@@ -123,3 +127,36 @@ def allowed(row, ids, step, longest, options, prefix) -> list[float]:
         last = ids[len(ids) - n + 1 :] if n > 1 else ()
         never = never | {token for token in range(len(row)) if (*last, token) in seen}
     return [-math.inf if token in never else p for token, p in enumerate(row)]
+
+
+WORDS = [
+    "der",
+    "die",
+    "das",
+    "ein",
+    "Mann",
+    "Frau",
+    "Hund",
+    "Haus",
+    "läuft",
+    "sieht",
+    "schläft",
+    "und",
+    "über",
+    "rot",
+    "grün",
+    ".",
+    ",",
+    "?",
+]
+
+
+def save_model_directory(folder: Path, *, seed: int = 0, words: list[str] = WORDS, **changes):
+    """A model directory with random weights and a small vocabulary; gives back its model."""
+    counter = WordCounter()
+    counter.update(Counter(dict.fromkeys(words, 50)))
+    settings = TextSettings(kind="moses-bpe", source="de", target="en")
+    text = TextPipeline(settings, learn_bpe(counter, merges=60))
+    model = random_model(seed, vocabulary=text.target_size, **changes).float()
+    save_model(folder, model, text, extra={"decoding": {"beam": 3, "length_penalty": 0.6}})
+    return model

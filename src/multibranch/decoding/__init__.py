@@ -2,11 +2,13 @@
 
 Read in this order: options (what is asked for), search (the loop), beam and sampling (its steps),
 rules (what hypotheses may contain), ensemble (what is stepped through), generate (ids in,
-hypotheses out), translator (text in, text out), attention (what a model looked at).
+hypotheses out), translator (text in, text out), attention, picture and page (what a model looked
+at).
 """
 
 from multibranch.decoding.ensemble import Ensemble
 from multibranch.decoding.generate import generate
 from multibranch.decoding.options import Hypothesis, SearchOptions
+from multibranch.decoding.translator import Translator
 
-__all__ = ["Ensemble", "Hypothesis", "SearchOptions", "generate"]
+__all__ = ["Ensemble", "Hypothesis", "SearchOptions", "Translator", "generate"]

@@ -23,12 +23,15 @@ from multibranch.nn.transformer import Memory, MultiBranchTransformer
 class Stepper:
     """A model ready to decode. It keeps weights of its own: later changes to the model do not show.
 
-    Reduced precision is the model's own (`model.half()`); the logits are never less than float32,
-    for a search that compares sums of them cannot work with three digits.
+    dtype: what to compute in; the model's own unless given. The logits are never less than float32,
+        for a search that compares sums of them cannot work with three digits.
     """
 
-    def __init__(self, model: MultiBranchTransformer) -> None:
-        self.model = fold(model).eval().requires_grad_(False)
+    def __init__(self, model: MultiBranchTransformer, *, dtype: torch.dtype | None = None) -> None:
+        self.model = fold(model).to(dtype=dtype).eval().requires_grad_(False)
+        for name, frequency in model.named_buffers():
+            # In float32 whatever the rest is: an angle of 100.4 is not one of 100.
+            self.model.get_submodule(name.rpartition(".")[0]).frequency = frequency.float()
         self.vocabulary = int(model.settings["target_vocabulary"])
         embedding = self.model.target_embedding
         self._vectors = embedding.vectors * math.sqrt(embedding.width)

@@ -1,0 +1,88 @@
+"""Lines of UTF-8 in and out, for the verbs that stream text."""
+
+import io
+import os
+import stat
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from multibranch.errors import UserError
+
+
+def read_lines(stream: BinaryIO, name: str) -> Iterator[str]:
+    """The lines of a stream, without their ends; only \\n ends a line, before it \\r is dropped.
+
+    What is no UTF-8 is a UserError that names the line. A file is checked to its end before the
+    first line is given, so that nothing is done with half of it; a pipe as it is read.
+    """
+    if _is_file(stream):
+        start = stream.tell()
+        for number, line in enumerate(stream, start=1):
+            _decode(line, number, name)
+        stream.seek(start)
+    for number, line in enumerate(stream, start=1):
+        yield _decode(line, number, name)
+
+
+def _decode(line: bytes, number: int, name: str) -> str:
+    try:
+        return line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"line {number} of {name} is not UTF-8 (byte {line[error.start]:#04x} at position "
+            f"{error.start + 1}): convert the input, for instance with iconv -t UTF-8"
+        ) from None
+
+
+def _is_file(stream: BinaryIO) -> bool:
+    try:
+        return stat.S_ISREG(os.fstat(stream.fileno()).st_mode)
+    except (OSError, io.UnsupportedOperation):
+        return False
+
+
+def one_line(text: str) -> str:
+    """The text as what fits on one line of output."""
+    return text.replace("\r", " ").replace("\n", " ")
+
+
+@contextmanager
+def open_input(path: str | None) -> Iterator[tuple[BinaryIO, str]]:
+    """A file, or standard input for None, with its name for messages."""
+    if path is None:
+        yield sys.stdin.buffer, "standard input"
+        return
+    with ExitStack() as stack:
+        try:
+            stream = stack.enter_context(Path(path).open("rb"))
+        except OSError as error:
+            raise UserError(f"cannot read {path}: {error.strerror}") from None
+        yield stream, path
+
+
+@contextmanager
+def open_output(path: str | None) -> Iterator[BinaryIO]:
+    """Standard output for None, or a file that is there whole when all went well, or not at all."""
+    if path is None:
+        try:
+            yield sys.stdout.buffer
+        finally:
+            sys.stdout.buffer.flush()
+        return
+    place = Path(path)
+    try:
+        handle, name = tempfile.mkstemp(prefix=f".{place.name}.", dir=place.parent)
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}") from None
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            yield stream
+        Path(name).chmod(0o644)
+        Path(name).replace(place)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise

@@ -1,0 +1,69 @@
+"""How far a verb has come, on standard error: a bar in a terminal, else a line now and then."""
+
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.progress import Progress as Bar
+from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
+
+if TYPE_CHECKING:
+    from multibranch.decoding import Hypothesis
+
+_EVERY = 10.0  # seconds between lines
+
+
+class Progress:
+    """Counts the lines that are translated; tells a summary at the end."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        self.started = self.told = time.perf_counter()
+        self.lines = self.tokens = self.unknowns = 0
+        self.quiet = quiet
+        self.bar: Bar | None = None
+        if not quiet and sys.stderr.isatty():
+            self.bar = Bar(
+                SpinnerColumn(),
+                TextColumn("{task.completed:,} lines"),
+                TextColumn("{task.fields[speed]}"),
+                TimeElapsedColumn(),
+                console=Console(file=sys.stderr),
+                transient=True,
+            )
+            self.task = self.bar.add_task("", total=None, speed="")
+
+    def __enter__(self) -> "Progress":
+        if self.bar is not None:
+            self.bar.start()
+        return self
+
+    def __exit__(self, kind: type | None, *_: object) -> None:
+        if self.bar is not None:
+            self.bar.stop()
+        if kind is None and not self.quiet:
+            self._tell()
+
+    def advance(self, lines: int) -> None:
+        """So many more lines are translated."""
+        self.lines += lines
+        if self.bar is not None:
+            self.bar.update(self.task, advance=lines, speed=self._speed())
+        elif not self.quiet and time.perf_counter() - self.told > _EVERY:
+            self.told = time.perf_counter()
+            self._tell()
+
+    def note(self, hypotheses: "list[Hypothesis]") -> None:
+        """What was found for a line."""
+        if hypotheses:
+            self.tokens += len(hypotheses[0].ids)
+            self.unknowns += hypotheses[0].unknowns
+
+    def _speed(self) -> str:
+        return f"{self.lines / max(time.perf_counter() - self.started, 1e-9):,.1f} a second"
+
+    def _tell(self) -> None:
+        said = f"translated {self.lines:,} lines, {self._speed()}"
+        if self.unknowns:
+            said += f"; <unk> would have been best at {self.unknowns:,} of {self.tokens:,} tokens"
+        print(said, file=sys.stderr)

@@ -1,0 +1,103 @@
+"""The arguments that every verb which decodes takes, and the Translator they ask for."""
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from multibranch.errors import UserError
+
+if TYPE_CHECKING:
+    from multibranch.decoding import Translator
+
+_OPTIONS = {
+    "beam": (int, "hypotheses kept alive for every sentence; 1 is greedy search"),
+    "n_best": (int, "hypotheses to give for every line, at most --beam (default 1)"),
+    "length_penalty": (
+        float,
+        "α of score = log-probability / length^α; more prefers longer output",
+    ),
+    "min_length": (int, "no output has fewer tokens"),
+    "max_length": (int, "no output has more tokens (default: a multiple of the source's)"),
+    "max_ratio": (float, "without --max-length: so many times the source's tokens (default 1.5) …"),
+    "max_extra": (int, "… and so many more (default 10)"),
+    "repetition_penalty": (float, "above 1, makes tokens that the output already has less likely"),
+    "no_repeat_ngram": (int, "no sequence of so many tokens comes twice"),
+    "temperature": (float, "with --sample: below 1 sharpens the distribution, above 1 flattens it"),
+    "top_k": (int, "with --sample: draw from so many most probable tokens (default: all)"),
+    "top_p": (float, "with --sample: draw from the fewest tokens of this total probability"),
+    "seed": (int, "with --sample: fixes the draws (default 1)"),
+}
+
+
+def add_model_arguments(parser: argparse.ArgumentParser) -> None:
+    """DIR …, and how to run it."""
+    parser.add_argument(
+        "models",
+        metavar="DIR",
+        nargs="+",
+        help="a model directory; several of one vocabulary decode as an ensemble",
+    )
+    parser.add_argument(
+        "--branches",
+        metavar="1,3",
+        help="decode with these branches only, counted from 1, to see what each is worth",
+    )
+    parser.add_argument("--device", default="auto", help="cpu, cuda or auto (default)")
+    parser.add_argument(
+        "--precision",
+        default="float32",
+        choices=["float32", "bfloat16", "float16"],
+        help="what to compute in (default float32)",
+    )
+    parser.add_argument(
+        "--cuda-graphs", action="store_true", help="on a GPU, replay recorded steps"
+    )
+
+
+def add_search_arguments(parser: argparse.ArgumentParser) -> None:
+    """How to search; what is not said is what the model directory says."""
+    group = parser.add_argument_group("search", "defaults are those of the model directory")
+    for name, (kind, what) in _OPTIONS.items():
+        group.add_argument(
+            f"--{name.replace('_', '-')}", type=kind, metavar=kind.__name__.upper(), help=what
+        )
+    group.add_argument(
+        "--sample", action="store_true", default=None, help="draw instead of searching the best"
+    )
+    group.add_argument(
+        "--allow-unknown", action="store_true", default=None, help="let <unk> be generated"
+    )
+
+
+def search_settings(args: argparse.Namespace) -> dict[str, Any]:
+    """The search options that were given."""
+    names = [*_OPTIONS, "sample", "allow_unknown"]
+    given = {name: getattr(args, name) for name in names}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def load_translator(args: argparse.Namespace) -> "Translator":
+    """The Translator that `add_model_arguments` asked for."""
+    from multibranch.decoding import Translator
+
+    return Translator.load(
+        args.models,
+        device=args.device,
+        branches=parse_branches(args.branches),
+        precision=args.precision,
+        cuda_graphs=args.cuda_graphs,
+    )
+
+
+def parse_branches(said: str | None) -> list[int] | None:
+    """ "1,3" → [0, 2]"""
+    if said is None:
+        return None
+    try:
+        numbers = [int(number) for number in said.split(",")]
+    except ValueError:
+        raise UserError(
+            f"--branches takes numbers separated by commas, such as 1,3, not {said!r}"
+        ) from None
+    if min(numbers) < 1:
+        raise UserError(f"--branches counts from 1: there is no branch {min(numbers)}")
+    return [number - 1 for number in numbers]

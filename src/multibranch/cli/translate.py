@@ -1,0 +1,105 @@
+"""Translate lines: one line of output for every line of input, in the same order.
+
+  multibranch translate runs/mat < input.de > output.en
+  multibranch translate runs/mat --input input.de --output output.en --beam 8
+  multibranch translate runs/mat-1 runs/mat-2 runs/mat-3 < input.de      an ensemble
+  multibranch translate runs/mat --branches 1,3 < input.de               two branches of it only
+  multibranch translate runs/mat --n-best 5 < input.de                   line, score, text
+  multibranch translate runs/mat --sample --top-p 0.9 --seed 7 < input.de
+
+Input is UTF-8 text as people write it, and so is the output; with --tokenised both are words
+separated by blanks. A blank line stays blank. Input of any length is read, decoded and written in
+chunks; progress goes to standard error.
+
+With --n-best N, N lines come for every line of input (fewer where there are not so many different
+texts): its number from 1, the score and the text, separated by tabs. With --json every line of
+input becomes one line of JSON: {"line", "source", "hypotheses": [{"text", "score",
+"log_probability", "unknowns"}]}. Scores are log-probability / length^α.
+"""
+
+import argparse
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from multibranch.decoding import Hypothesis
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    from multibranch.cli.searching import add_model_arguments, add_search_arguments
+
+    add_model_arguments(parser)
+    parser.add_argument("--input", metavar="FILE", help="what to read instead of standard input")
+    parser.add_argument("--output", metavar="FILE", help="where to write, whole or not at all")
+    parser.add_argument(
+        "--tokenised", action="store_true", help="input and output are words separated by blanks"
+    )
+    parser.add_argument("--prefixes", metavar="FILE", help="what each output begins with, by line")
+    parser.add_argument("--json", action="store_true", help="write one JSON object a line")
+    parser.add_argument("--chunk", type=int, help="lines to read and sort at a time")
+    parser.add_argument("--batch-tokens", type=int, help="source tokens to decode together")
+    parser.add_argument("--quiet", action="store_true", help="no progress")
+    add_search_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> None:
+    import itertools
+
+    from multibranch.cli.lines import open_input, open_output, read_lines
+    from multibranch.cli.progress import Progress
+    from multibranch.cli.searching import load_translator, search_settings
+
+    settings = search_settings(args)
+    translator = load_translator(args)
+    translator.options(**settings)  # wrong ones are refused before anything is read
+    prefixes: list[str] = []
+    if args.prefixes is not None:
+        with open_input(args.prefixes) as (stream, name):
+            prefixes = list(read_lines(stream, name))
+    shape = _json_line if args.json else _tab_lines if "n_best" in settings else _text_line
+    with open_input(args.input) as (stream, name):
+        lines = read_lines(stream, name)
+        first = list(itertools.islice(lines, 1))  # a file is checked before any output is begun
+        with open_output(args.output) as output, Progress(quiet=args.quiet) as progress:
+            found = translator.stream(
+                itertools.chain(first, lines),
+                prefixes=prefixes,
+                chunk=args.chunk,
+                tokenised=args.tokenised,
+                batch_tokens=args.batch_tokens,
+                progress=progress.advance,
+                **settings,
+            )
+            for number, (line, hypotheses) in enumerate(found, start=1):
+                output.write(shape(number, line, hypotheses).encode())
+                output.flush()
+                progress.note(hypotheses)
+
+
+def _text_line(number: int, source: str, hypotheses: list["Hypothesis"]) -> str:
+    from multibranch.cli.lines import one_line
+
+    return (one_line(hypotheses[0].text) if hypotheses else "") + "\n"
+
+
+def _tab_lines(number: int, source: str, hypotheses: list["Hypothesis"]) -> str:
+    from multibranch.cli.lines import one_line
+
+    return "".join(
+        f"{number}\t{h.score:.4f}\t{one_line(h.text).replace(chr(9), ' ')}\n" for h in hypotheses
+    )
+
+
+def _json_line(number: int, source: str, hypotheses: list["Hypothesis"]) -> str:
+    import json
+
+    listed = [
+        {
+            "text": h.text,
+            "score": round(h.score, 6),
+            "log_probability": round(h.log_probability, 6),
+            "unknowns": h.unknowns,
+        }
+        for h in hypotheses
+    ]
+    said = {"line": number, "source": source, "hypotheses": listed}
+    return json.dumps(said, ensure_ascii=False) + "\n"

@@ -1,0 +1,254 @@
+"""Text in, text out: a model directory, or several, as something that translates."""
+
+import itertools
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from multibranch.decoding.ensemble import Ensemble
+from multibranch.decoding.generate import generate
+from multibranch.decoding.graphs import GraphRecorder
+from multibranch.decoding.options import Hypothesis, SearchOptions
+from multibranch.directory import load_model, load_text, read_config
+from multibranch.errors import UserError
+from multibranch.nn import MultiBranchTransformer, prune
+from multibranch.nn.stepper import Stepper
+from multibranch.text import TextPipeline
+
+PRECISIONS = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    "float64": torch.float64,
+}
+_UNUSED = re.compile(r"<unused\d+>")
+_BLANK = Hypothesis((), 0.0, 0.0)  # what a blank line becomes: nothing, for certain
+
+
+class Translator:
+    """Translates lines with a model, or with several as an ensemble.
+
+        Translator.load("runs/mat").translate(["Guten Morgen ."])
+
+    Args:
+        models: models with one vocabulary; they stay as they are.
+        text: their text pipeline.
+        precision: what to compute in (PRECISIONS).
+        defaults: search options other than SearchOptions' own defaults, by name.
+        cuda_graphs: on a GPU, record steps and replay them.
+    """
+
+    def __init__(
+        self,
+        models: Sequence[MultiBranchTransformer],
+        text: TextPipeline,
+        *,
+        precision: str = "float32",
+        defaults: dict[str, Any] | None = None,
+        cuda_graphs: bool = False,
+    ) -> None:
+        if precision not in PRECISIONS:
+            raise UserError(f"precision is one of {', '.join(PRECISIONS)}, not {precision!r}")
+        self.text = text
+        self.models = Ensemble([Stepper(model, dtype=PRECISIONS[precision]) for model in models])
+        if self.models.vocabulary < text.target_size:
+            raise UserError(
+                f"the vocabulary has {text.target_size} entries and the model only "
+                f"{self.models.vocabulary}: they do not belong together"
+            )
+        self._defaults = defaults or {}
+        self._never = _unused(text, self.models.vocabulary)
+        on_gpu = self.models.device.type == "cuda"
+        self._recorder = GraphRecorder() if cuda_graphs and on_gpu else None
+
+    @classmethod
+    def load(
+        cls,
+        folders: str | Path | Sequence[str | Path],
+        *,
+        device: str | torch.device = "auto",
+        branches: Sequence[int] | None = None,
+        precision: str = "float32",
+        cuda_graphs: bool = False,
+    ) -> "Translator":
+        """Load one model directory, or several of one vocabulary as an ensemble.
+
+        Args:
+            device: "auto" is a GPU where there is one.
+            branches: decode with these branches of every attention layer only, from 0.
+        """
+        places = [Path(f) for f in ([folders] if isinstance(folders, str | Path) else folders)]
+        if not places:
+            raise UserError("no model directory was given")
+        where = _device(device)
+        text = load_text(places[0])
+        for place in places[1:]:
+            if not _same_text(text, load_text(place)):
+                raise UserError(
+                    f"{place} has another vocabulary than {places[0]}: an ensemble needs models "
+                    "that were prepared alike"
+                )
+        models = [load_model(place, device=where) for place in places]
+        if branches is not None:
+            models = [_with_branches(m, branches, place) for m, place in zip(models, places)]
+        known = {field.name for field in fields(SearchOptions)}
+        said = read_config(places[0]).get("decoding") or {}
+        defaults = {name: value for name, value in said.items() if name in known}
+        return cls(models, text, precision=precision, defaults=defaults, cuda_graphs=cuda_graphs)
+
+    @property
+    def device(self) -> torch.device:
+        return self.models.device
+
+    def options(self, **changes: Any) -> SearchOptions:
+        """The search options: these changes, else the model directory's, else the defaults."""
+        known = [field.name for field in fields(SearchOptions)]
+        wrong = [name for name in changes if name not in known]
+        if wrong:
+            raise UserError(f"there is no option {wrong[0]!r}; there are {', '.join(known)}")
+        asked = SearchOptions(**{**self._defaults, **changes})
+        return replace(asked, never=(*asked.never, *self._never))
+
+    def translate(
+        self, lines: Sequence[str], *, n_best: int = 1, **settings: Any
+    ) -> list[str] | list[list[Hypothesis]]:
+        """The best translation of every line, or with n_best > 1 the best few of each.
+
+        A blank line stays blank. `settings` are those of `generate`.
+        """
+        found = self.generate(lines, n_best=n_best, **settings)
+        if n_best > 1:
+            return found
+        return [hypotheses[0].text if hypotheses else "" for hypotheses in found]
+
+    def generate(
+        self,
+        lines: Sequence[str],
+        *,
+        prefixes: Sequence[str] | None = None,
+        tokenised: bool = False,
+        tokenised_output: bool | None = None,
+        batch_tokens: int | None = None,
+        progress: Callable[[int], None] | None = None,
+        **options: Any,
+    ) -> list[list[Hypothesis]]:
+        """The hypotheses for every line, best first and without two of the same text.
+
+        Args:
+            prefixes: what each translation must begin with; "" for nothing.
+            tokenised: lines and prefixes are words separated by blanks already.
+            tokenised_output: leave the output so too; as `tokenised` unless given.
+            batch_tokens: source tokens decoded together, padding counted.
+            progress: called with the number of lines that each batch finished.
+            options: fields of SearchOptions.
+        """
+        asked = self.options(**options)
+        filled = [place for place, line in enumerate(lines) if line.strip()]
+        sources = self.text.encode(
+            [lines[place] for place in filled], side="source", tokenised=tokenised
+        )
+        begun: list[list[int]] | None = None
+        if prefixes is not None:
+            if len(prefixes) != len(lines):
+                raise UserError(f"{len(prefixes)} prefixes were given for {len(lines)} lines")
+            given = [prefixes[place] for place in filled]
+            ends = self.text.encode(given, side="target", tokenised=tokenised)
+            begun = [ids[:-1] for ids in ends]
+        if progress is not None and len(filled) < len(lines):
+            progress(len(lines) - len(filled))
+        found = generate(
+            self.models,
+            sources,
+            asked,
+            prefixes=begun,
+            batch_tokens=batch_tokens,
+            recorder=self._recorder,
+            progress=progress,
+        )
+        plain = tokenised if tokenised_output is None else tokenised_output
+        written = self._write(found, tokenised=plain, distinct=not asked.sample)
+        results = [[_BLANK]] * len(lines)
+        for place, hypotheses in zip(filled, written):
+            results[place] = hypotheses
+        return results
+
+    def stream(
+        self,
+        lines: Iterable[str],
+        *,
+        prefixes: Iterable[str] = (),
+        chunk: int | None = None,
+        **settings: Any,
+    ) -> Iterator[tuple[str, list[Hypothesis]]]:
+        """Every line with its hypotheses, in order, from input of any length.
+
+        `chunk` lines are read, sorted and decoded together. Where there are fewer prefixes than
+        lines, the rest have none. `settings` are those of `generate`.
+        """
+        chunk = chunk or (16384 if self.device.type == "cuda" else 512)
+        reading, beginning = iter(lines), iter(prefixes)
+        while lot := list(itertools.islice(reading, chunk)):
+            begun = list(itertools.islice(beginning, len(lot)))
+            begun += [""] * (len(lot) - len(begun))
+            yield from zip(lot, self.generate(lot, prefixes=begun, **settings))
+
+    def _write(
+        self, found: list[list[Hypothesis]], *, tokenised: bool, distinct: bool
+    ) -> list[list[Hypothesis]]:
+        """Give the hypotheses their texts."""
+        ids = [hypothesis.ids for hypotheses in found for hypothesis in hypotheses]
+        texts = iter(self.text.decode(ids, side="target", tokenised=tokenised))
+        written = []
+        for hypotheses in found:
+            seen: dict[str, Hypothesis] = {}
+            each = [replace(hypothesis, text=next(texts)) for hypothesis in hypotheses]
+            for hypothesis in each:
+                seen.setdefault(hypothesis.text, hypothesis)
+            written.append(list(seen.values()) if distinct else each)
+        return written
+
+
+def _device(asked: str | torch.device) -> torch.device:
+    if asked == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(asked)
+    except RuntimeError:
+        raise UserError(f"there is no device {asked!r}; say auto, cpu or cuda") from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise UserError("there is no GPU that PyTorch can use here; say --device cpu")
+    return device
+
+
+def _with_branches(
+    model: MultiBranchTransformer, branches: Sequence[int], folder: Path
+) -> MultiBranchTransformer:
+    try:
+        return prune(model, keep=list(branches))
+    except ValueError:
+        fewest = min(block.attention.branches for block in model.blocks)
+        chosen = ", ".join(str(branch + 1) for branch in branches)
+        raise UserError(
+            f"cannot decode with branches {chosen}: the attention layers of {folder} have branches "
+            f"1 to {fewest}; name each at most once"
+        ) from None
+
+
+def _same_text(first: TextPipeline, second: TextPipeline) -> bool:
+    return first.settings == second.settings and all(
+        first.tokenizer(side).get_vocab() == second.tokenizer(side).get_vocab()
+        for side in ("source", "target")
+    )
+
+
+def _unused(text: TextPipeline, vocabulary: int) -> tuple[int, ...]:
+    """Ids that only fill the vocabulary up: nothing was ever written with them."""
+    tokenizer = text.tokenizer("target")
+    first = text.target_size
+    while first and _UNUSED.fullmatch(tokenizer.id_to_token(first - 1) or ""):
+        first -= 1
+    return tuple(range(first, vocabulary))

@@ -1,0 +1,222 @@
+"""`multibranch translate` and `interactive`: lines in, lines out, or one clear line."""
+
+import importlib.util
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from multibranch.cli import main
+from multibranch.decoding import Translator
+
+_spec = importlib.util.spec_from_file_location(
+    "reference", Path(__file__).parents[1] / "decoding" / "reference.py"
+)
+reference = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(reference)
+LINES = ["Der Mann läuft.", "", "Ein Hund sieht die Frau, und das Haus?", "rot"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    place = tmp_path_factory.mktemp("models") / "one"
+    reference.save_model_directory(place, branches=3)
+    return place
+
+
+@pytest.fixture(scope="module")
+def translator(folder) -> Translator:
+    return Translator.load(folder, device="cpu")
+
+
+class Result:
+    def __init__(self, status: int, out: str, err: str) -> None:
+        self.status, self.out, self.err = status, out, err
+
+
+@pytest.fixture
+def run(monkeypatch, capfdbinary):
+    """Run the command in this process on some bytes of standard input."""
+
+    def run(*words: object, given: bytes | str = b"") -> Result:
+        content = given.encode() if isinstance(given, str) else given
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content), encoding="ascii"))
+        status = main([str(word) for word in words])
+        sys.stdout.flush()
+        out, err = capfdbinary.readouterr()
+        return Result(status, out.decode(), err.decode())
+
+    return run
+
+
+def test_one_line_out_for_every_line_in(run, folder, translator):
+    result = run("translate", folder, given="\n".join(LINES))  # the last line has no end
+    assert result.status == 0
+    assert result.out.endswith("\n")
+    assert result.out[:-1].split("\n") == translator.translate(LINES)
+    assert result.out.split("\n")[1] == ""
+    assert "translated 4 lines" in result.err
+    assert run("translate", folder, "--quiet", given="\n".join(LINES)).err == ""
+
+
+def test_no_lines_give_no_lines(run, folder):
+    result = run("translate", folder)
+    assert (result.status, result.out) == (0, "")
+
+
+def test_only_newlines_end_lines(run, folder, translator):
+    given = "rot\u2028grün\r\nHund\x0cHaus\u0085und\n"
+    result = run("translate", folder, given=given)
+    lines = ["rot\u2028grün", "Hund\x0cHaus\u0085und"]
+    assert result.out[:-1].split("\n") == translator.translate(lines)
+
+
+def test_chunks_change_nothing(run, folder, translator):
+    lines = LINES * 5
+    result = run("translate", folder, "--chunk", 3, "--batch-tokens", 20, given="\n".join(lines))
+    assert result.out[:-1].split("\n") == translator.translate(lines)
+
+
+def test_tokenised_text_in_and_out(run, folder, translator):
+    lines = ["Der Mann läuft .", "rot , grün"]
+    result = run("translate", folder, "--tokenised", given="\n".join(lines))
+    assert result.out[:-1].split("\n") == translator.translate(lines, tokenised=True)
+
+
+def test_n_best_lines_have_number_score_and_text(run, folder, translator):
+    result = run("translate", folder, "--n-best", 3, given="\n".join(LINES))
+    rows = [line.split("\t") for line in result.out.splitlines()]
+    expected = translator.translate(LINES, n_best=3)
+    assert rows == [
+        [str(number), f"{hypothesis.score:.4f}", hypothesis.text]
+        for number, hypotheses in enumerate(expected, start=1)
+        for hypothesis in hypotheses
+    ]
+
+
+def test_json_lines(run, folder, translator):
+    result = run("translate", folder, "--json", "--n-best", 2, given="\n".join(LINES))
+    objects = [json.loads(line) for line in result.out.splitlines()]
+    assert [found["line"] for found in objects] == [1, 2, 3, 4]
+    assert [found["source"] for found in objects] == LINES
+    expected = translator.translate(LINES, n_best=2)
+    for found, hypotheses in zip(objects, expected):
+        texts = [hypothesis["text"] for hypothesis in found["hypotheses"]]
+        assert texts == [hypothesis.text for hypothesis in hypotheses]
+        assert found["hypotheses"][0]["score"] == pytest.approx(hypotheses[0].score, abs=1e-6)
+
+
+def test_options_reach_the_search(run, folder, translator):
+    options = {"beam": 4, "length_penalty": 1.5, "no_repeat_ngram": 2, "max_length": 6}
+    words = [w for name, value in options.items() for w in (f"--{name.replace('_', '-')}", value)]
+    result = run("translate", folder, *words, given="\n".join(LINES))
+    assert result.out[:-1].split("\n") == translator.translate(LINES, **options)
+    drawn = ("translate", folder, "--sample", "--top-k", 4, "--seed", 9)
+    result = run(*drawn, given="\n".join(LINES))
+    expected = translator.translate(LINES, sample=True, top_k=4, seed=9)
+    assert result.out[:-1].split("\n") == expected
+
+
+def test_branches_count_from_one(run, folder):
+    result = run("translate", folder, "--branches", "1,3", given="\n".join(LINES))
+    chosen = Translator.load(folder, device="cpu", branches=[0, 2])
+    assert result.out[:-1].split("\n") == chosen.translate(LINES)
+
+
+def test_prefixes_from_a_file(run, folder, translator, tmp_path):
+    (tmp_path / "prefixes").write_text("Ein\n\nund\n", encoding="utf-8")
+    result = run("translate", folder, "--prefixes", tmp_path / "prefixes", given="\n".join(LINES))
+    found = translator.generate(LINES, prefixes=["Ein", "", "und", ""])
+    assert result.out[:-1].split("\n") == [hypotheses[0].text for hypotheses in found]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--branches", "4"], "branches 1 to 3"),
+        (["--branches", "0"], "there is no branch 0"),
+        (["--branches", "eins"], "numbers separated by commas"),
+        (["--beam", "2", "--n-best", "5"], "a beam of 2 cannot give the 5 best"),
+        (["--input", "/nowhere/at/all"], "cannot read /nowhere/at/all"),
+        (["--output", "/nowhere/at/all"], "cannot write /nowhere/at/all"),
+        (["--device", "quantum"], "no device 'quantum'"),
+    ],
+)
+def test_wrong_arguments_are_one_line_and_status_2(run, folder, words, message):
+    result = run("translate", folder, *words, given="rot\n")
+    assert (result.status, result.out) == (2, "")
+    assert message in result.err
+    assert result.err.count("\n") == 1
+
+
+def test_what_is_no_model_is_one_line_and_status_2(run, folder, tmp_path):
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    for place in (tmp_path / "nothing", empty):
+        result = run("translate", place, given="rot\n")
+        assert (result.status, result.out, result.err.count("\n")) == (2, "", 1)
+    reference.save_model_directory(tmp_path / "other", words=["ganz", "andere", "Wörter"])
+    result = run("translate", folder, tmp_path / "other", given="rot\n")
+    assert (result.status, result.out, result.err.count("\n")) == (2, "", 1)
+    assert "another vocabulary" in result.err
+
+
+def test_invalid_utf8_names_the_line_and_writes_nothing(run, folder, tmp_path):
+    wrong = b"rot\n" * 9 + b"gr\xfcn\n" + b"rot\n" * 3
+    output = tmp_path / "out"
+    result = run("translate", folder, "--output", output, given=wrong)
+    assert (result.status, result.out, result.err.count("\n")) == (2, "", 1)
+    assert "line 10 of standard input is not UTF-8 (byte 0xfc at position 3)" in result.err
+    assert list(tmp_path.iterdir()) == []
+    # A file is checked to its end before the first chunk is written.
+    (tmp_path / "in").write_bytes(wrong)
+    result = run("translate", folder, "--input", tmp_path / "in", "--chunk", 2)
+    assert (result.status, result.out) == (2, "")
+    assert f"line 10 of {tmp_path / 'in'} is not UTF-8" in result.err
+
+
+def test_an_output_file_is_whole_or_what_it_was(run, folder, translator, tmp_path):
+    output = tmp_path / "out"
+    output.write_text("before", encoding="utf-8")
+    assert run("translate", folder, "--output", output, given=b"rot\n\xff\n").status == 2
+    assert output.read_text(encoding="utf-8") == "before"
+    assert run("translate", folder, "--output", output, given="\n".join(LINES)).status == 0
+    assert output.read_text(encoding="utf-8").split("\n")[:-1] == translator.translate(LINES)
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_interactive_answers_line_by_line(run, folder, translator):
+    result = run("interactive", folder, given="\n".join(LINES))
+    assert result.status == 0
+    assert result.out[:-1].split("\n") == translator.translate(LINES)
+    result = run("interactive", folder, "--n-best", 2, given="rot\n")
+    [hypotheses] = translator.translate(["rot"], n_best=2)
+    assert result.out == "".join(f"{h.score:8.4f}  {h.text}\n" for h in hypotheses)
+
+
+def test_interactive_does_not_wait_for_the_next_line_and_ends_cleanly(folder, translator):
+    """Through pipes: an answer comes before the next line is typed; Ctrl-C is one line, 130."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "multibranch", "interactive", str(folder), "--device", "cpu"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert process.stdin is not None and process.stdout is not None
+    for line in ("rot", "", "Der Mann läuft."):
+        process.stdin.write(f"{line}\n".encode())
+        process.stdin.flush()
+        assert process.stdout.readline().decode() == translator.translate([line])[0] + "\n"
+    time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert out == b""
+    assert err.decode() == "multibranch interactive: interrupted\n"

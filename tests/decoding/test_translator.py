@@ -1,0 +1,193 @@
+"""The Translator: text in, text out, odd lines, ensembles, branches, options of the directory."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from multibranch.decoding import Hypothesis, Translator
+from multibranch.directory import load_model, load_text
+from multibranch.errors import UserError
+from multibranch.nn import prune
+
+_spec = importlib.util.spec_from_file_location(
+    "reference", Path(__file__).with_name("reference.py")
+)
+reference = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(reference)
+LINES = ["Der Mann läuft.", "Ein Hund sieht die Frau, und das Haus?", "rot", "über grün ."]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    place = tmp_path_factory.mktemp("models") / "one"
+    reference.save_model_directory(place, branches=3)
+    return place
+
+
+@pytest.fixture(scope="module")
+def translator(folder) -> Translator:
+    return Translator.load(folder, device="cpu")
+
+
+def test_one_text_for_every_line_in_order(translator):
+    found = translator.translate(LINES)
+    assert len(found) == len(LINES)
+    assert all(isinstance(text, str) and text for text in found)
+    assert found == [translator.translate([line])[0] for line in LINES]
+    assert translator.translate(LINES[::-1]) == found[::-1]
+    assert translator.translate([]) == []
+
+
+def test_the_text_is_the_ids_decoded(translator):
+    for [hypothesis] in translator.generate(LINES):
+        assert translator.text.decode([hypothesis.ids], side="target") == [hypothesis.text]
+    for [hypothesis] in translator.generate(LINES, tokenised_output=True):
+        ids = [hypothesis.ids]
+        assert translator.text.decode(ids, side="target", tokenised=True) == [hypothesis.text]
+
+
+def test_tokenised_lines_are_taken_as_they_are(translator):
+    tokenised = [translator.text.tokenise(line, "source") for line in LINES]
+    raw = translator.generate(LINES)
+    ready = translator.generate(tokenised, tokenised=True, tokenised_output=False)
+    assert ready == raw
+
+
+def test_n_best_is_a_list_of_different_texts_best_first(translator):
+    found = translator.translate(LINES, n_best=3)
+    for hypotheses in found:
+        assert all(isinstance(hypothesis, Hypothesis) for hypothesis in hypotheses)
+        scores = [hypothesis.score for hypothesis in hypotheses]
+        assert scores == sorted(scores, reverse=True)
+        assert 1 <= len(hypotheses) <= 3
+        assert len({hypothesis.text for hypothesis in hypotheses}) == len(hypotheses)
+    assert [hypotheses[0].text for hypotheses in found] == translator.translate(LINES)
+
+
+@pytest.mark.parametrize("blank", ["", " ", "\t  ", "\u3000"])
+def test_a_blank_line_stays_blank(translator, blank):
+    assert translator.translate([LINES[0], blank, LINES[1]])[1] == ""
+    assert translator.generate([blank]) == [[Hypothesis((), 0.0, 0.0)]]
+
+
+def test_long_and_unknown_lines_come_back(translator):
+    long = " ".join(["Hund"] * 2000)
+    strange = "𓀀𓁐 ﷽ \u0000 \u2028 🤖 ☃ <s> </s> <unk>"
+    found = translator.translate([long, strange, LINES[0]], max_ratio=0.02, beam=2)
+    assert len(translator.text.encode([long], side="source")[0]) > 2000
+    assert all(found)
+    assert found[2] == translator.translate([LINES[0]], max_ratio=0.02, beam=2)[0]
+
+
+def test_unused_entries_are_never_written(folder, translator):
+    unused = [
+        number
+        for number in range(translator.text.target_size)
+        if translator.text.tokenizer("target").id_to_token(number).startswith("<unused")
+    ]
+    assert unused
+    assert set(unused) <= set(translator.options().never)
+    samples = translator.generate(LINES[:1], sample=True, n_best=200, temperature=5.0)[0]
+    written = {number for sample in samples for number in sample.ids}
+    assert written
+    assert not written & {0, 1, 2, 3, *unused}
+
+
+def test_prefixes_begin_the_output(translator):
+    found = translator.generate(LINES, prefixes=["Ein Mann", "", "rot", "und über"])
+    for hypotheses, prefix in zip(found, ["Ein Mann", "", "rot", "und über"]):
+        ids = translator.text.encode([prefix], side="target")[0][:-1]
+        assert list(hypotheses[0].ids[: len(ids)]) == ids
+    with pytest.raises(UserError, match="1 prefixes were given for 4 lines"):
+        translator.generate(LINES, prefixes=["Ein"])
+
+
+def test_the_directory_says_the_defaults(translator):
+    assert translator.options().beam == 3
+    assert translator.options().length_penalty == 0.6
+    assert translator.options(beam=7).beam == 7
+    with pytest.raises(UserError, match="no option 'beams'"):
+        translator.translate(LINES, beams=4)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"beam": 0}, "beam must be at least 1, not 0"),
+        ({"beam": 2, "n_best": 3}, "a beam of 2 cannot give the 3 best"),
+        ({"min_length": 5, "max_length": 4}, "max_length 4 is below min_length 5"),
+        ({"top_p": 0.0}, "top_p must be above 0"),
+        ({"repetition_penalty": 0.5}, "repetition_penalty must be at least 1"),
+        ({"length_penalty": float("nan")}, "length_penalty must be"),
+    ],
+)
+def test_impossible_options_are_refused(translator, options, message):
+    with pytest.raises(UserError, match=message):
+        translator.translate(LINES, **options)
+
+
+def test_an_ensemble_of_one_directory_twice_is_the_directory(folder, translator):
+    twice = Translator.load([folder, folder], device="cpu")
+    assert twice.translate(LINES) == translator.translate(LINES)
+
+
+def test_an_ensemble_needs_one_vocabulary(folder, tmp_path):
+    reference.save_model_directory(tmp_path / "other", words=["ganz", "andere", "Wörter"])
+    with pytest.raises(UserError, match="has another vocabulary than"):
+        Translator.load([folder, tmp_path / "other"], device="cpu")
+
+
+def test_branches_decode_as_the_pruned_model_does(folder, translator):
+    model, text = load_model(folder), load_text(folder)
+    pruned = Translator([prune(model, keep=[0, 2])], text, defaults={"beam": 3})
+    chosen = Translator.load(folder, device="cpu", branches=[0, 2])
+    options = {"length_penalty": 1.0, "n_best": 3}
+    assert chosen.translate(LINES, **options) == pruned.translate(LINES, **options)
+    assert chosen.translate(LINES, **options) != translator.translate(LINES, **options)
+    for wrong in ([3], [0, 0], []):
+        with pytest.raises(UserError, match="have branches 1 to 3"):
+            Translator.load(folder, device="cpu", branches=wrong)
+
+
+def test_a_translator_leaves_its_models_as_they_are(folder):
+    model, text = load_model(folder), load_text(folder)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    model.train()
+    Translator([model], text, precision="bfloat16").translate(LINES[:1])
+    assert model.training
+    for name, tensor in model.state_dict().items():
+        assert tensor.dtype == before[name].dtype
+        assert tensor.equal(before[name])
+
+
+def test_streaming_keeps_the_order_and_reads_no_further_than_a_chunk(translator):
+    read = []
+
+    def endless():
+        for number in range(10_000):
+            read.append(number)
+            yield LINES[number % 4] if number % 5 else ""
+
+    stream = translator.stream(endless(), chunk=8, prefixes=["Ein"])
+    first = [next(stream) for _ in range(8)]
+    assert len(read) == 8
+    assert [line for line, _ in first] == [LINES[n % 4] if n % 5 else "" for n in range(8)]
+    rest = translator.translate([line for line, _ in first[1:]])
+    assert [hypotheses[0].text for _, hypotheses in first[1:]] == rest
+    next(stream)
+    assert len(read) == 16
+
+
+def test_progress_counts_every_line(translator):
+    counted = []
+    translator.translate([*LINES, "", " "], progress=counted.append, batch_tokens=8)
+    assert sum(counted) == 6
+    assert len(counted) > 2
+
+
+def test_folders_that_are_no_models_are_refused(tmp_path):
+    with pytest.raises(UserError, match="is no model directory"):
+        Translator.load(tmp_path / "nothing")
+    with pytest.raises(UserError, match="no device 'quantum'"):
+        Translator.load(tmp_path, device="quantum")
