@@ -24,13 +24,14 @@ def load(kind: type[Section], path: str | Path, overrides: Sequence[str] = ()) -
     """Read a YAML file into the dataclass `kind`, then apply `--section.key value` overrides."""
     path = Path(path)
     try:
-        content = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
+        text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise UserError(f"there is no configuration file {path}") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} cannot be read: {error}") from None
-    except yaml.YAMLError as error:
-        raise UserError(f"{path} is no YAML file: {error}") from None
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is no text in UTF-8: {error}") from None
+    content = _parse(text, where=str(path))
     config = from_dict(kind, {} if content is None else content, where=str(path))
     return override(config, overrides)
 
@@ -60,11 +61,11 @@ def override(config: Section, words: Sequence[str]) -> Section:
         if not word.startswith("--"):
             raise UserError(f"{word!r} is no option: overrides are written --section.key value")
         name, equals, text = word[2:].partition("=")
-        if not equals:
-            if not words:
-                raise UserError(f"--{name} needs a value")
+        if not equals and words:
             text = words.pop(0)
-        _set(type(config), content, name, yaml.load(text, Loader=_Loader))
+        elif not equals:
+            raise UserError(f"--{name} needs a value")
+        _set(type(config), content, name, text)
     return from_dict(type(config), content, where="the command line")
 
 
@@ -83,20 +84,35 @@ def differences(one: Any, other: Any) -> list[tuple[str, Any, Any]]:
     ]
 
 
-def _set(kind: type, content: dict[str, Any], name: str, value: Any) -> None:
-    """Set the key with the dotted name `name`."""
+def _parse(text: str, *, where: str) -> Any:
+    """The content of a YAML text."""
+    try:
+        return yaml.load(text, Loader=_Loader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = "" if mark is None else f", line {mark.line + 1}"
+        raise UserError(f"{where}{line} is no YAML: {error.problem or error.context}") from None
+    except yaml.YAMLError as error:
+        raise UserError(f"{where} is no YAML: {error}") from None
+
+
+def _set(kind: type, content: dict[str, Any], name: str, text: str) -> None:
+    """Set the key with the dotted name `name` to what `text` says."""
     *sections, key = name.split(".")
-    here, section_kind, prefix = content, kind, ""
+    here, section_kind = content, kind
     for section in sections:
         hints = typing.get_type_hints(section_kind)
         if section not in hints or not dataclasses.is_dataclass(hints[section]):
             raise UserError(f"there is no option --{name}{_nearest_path(kind, name)}")
         section_kind = typing.cast(type, hints[section])
         here = here[section]
-        prefix += f"{section}."
-    if key not in typing.get_type_hints(section_kind):
+    hint = typing.get_type_hints(section_kind).get(key)
+    if hint is None or dataclasses.is_dataclass(hint):
         raise UserError(f"there is no option --{name}{_nearest_path(kind, name)}")
-    here[key] = value
+    if str in _options(hint) and text != "null":
+        here[key] = text  # a folder may well be called 2024, or on
+    else:
+        here[key] = _parse(text, where=f"--{name}")
 
 
 def _nearest(key: str, known: dict[str, Any], prefix: str) -> str:
@@ -193,12 +209,14 @@ class _Loader(yaml.SafeLoader):
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
         seen = set()
         for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
-            if key in seen:
-                raise yaml.YAMLError(
-                    f"the key {key} is given twice, line {key_node.start_mark.line + 1}"
+            if not isinstance(key_node, yaml.ScalarNode):
+                raise yaml.MarkedYAMLError(problem="a key is no word", problem_mark=node.start_mark)
+            if key_node.value in seen:
+                raise yaml.MarkedYAMLError(
+                    problem=f"the key {key_node.value} is given twice",
+                    problem_mark=key_node.start_mark,
                 )
-            seen.add(key)
+            seen.add(key_node.value)
         return super().construct_mapping(node, deep)
 
 

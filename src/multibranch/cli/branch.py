@@ -5,9 +5,15 @@
 The new directory computes exactly what the old one computed, with N_a copies of every attention
 layer; training it with drop-branch parts the copies. `multibranch train` with train.init_from does
 the same on the fly.
+
+  multibranch branch runs/mat-2 --branches 4 --tile --output runs/mat-4
+
+--tile repeats the branches of a model that has some already. --noise sets the copies a little apart,
+for training without drop-branch and attention dropout, in which they would stay equal for ever.
 """
 
 import argparse
+from typing import Any
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,8 +46,15 @@ def run(args: argparse.Namespace) -> None:
     output = Path(args.output)
     if output.exists():
         raise UserError(f"{output} exists already: choose another --output, or remove it")
+    if not args.noise >= 0:
+        raise UserError(f"--noise must be at least 0, not {args.noise}")
     model = load_model(args.model)
     text = load_text(args.model)
+    if model.settings["branches"] != 1 and not args.tile:
+        raise UserError(
+            f"{args.model} has {model.settings['branches']} branches already: add --tile to repeat "
+            "them, or branch a model of one branch out"
+        )
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what drops is the business of the training to come
@@ -49,12 +62,14 @@ def run(args: argparse.Namespace) -> None:
                 model,
                 branches=args.branches,
                 noise=args.noise,
-                how="tile" if args.tile else "error",
+                how="tile",
             )
     except ValueError as error:
-        raise UserError(str(error)) from None
+        raise UserError(f"{args.model} cannot be branched out: {error}") from None
     config = read_config(args.model)
-    kept = {name: config[name] for name in ("task", "training", "decoding") if name in config}
+    kept: dict[str, Any] = {
+        name: config[name] for name in ("task", "training", "decoding") if name in config
+    }
     save_model(output, branched, text, extra={**kept, "branched_from": str(args.model)})
     row = {
         "model": str(output),

@@ -5,21 +5,28 @@
   multibranch train configs/iwslt14-de-en-mat.yaml --two-stage
   torchrun --nproc-per-node 8 -m multibranch train configs/wmt14-en-de-mat.yaml
 
-Every key of the file can be given on the command line as --section.key value; configs/reference.yaml
-explains them all. The result is a model directory at train.output, with the best, the last and, where
-asked for, the averaged weights. Started again with the same configuration, a run that was stopped
-goes on exactly where it was.
+Every key of the file can be given on the command line, after it, as --section.key value;
+configs/reference.yaml explains them all. The result is a model directory at train.output, with the
+best, the last and, where asked for, the averaged weights in folders of their own.
+
+Ctrl-C and SIGTERM save and stop. Started again with the same configuration, a run that was stopped
+or killed goes on exactly where it was saved, at the latest train.checkpoint_minutes ago.
+
+Exit status: 0 done, 2 something to put right (one line says what), 130 or 143 stopped by Ctrl-C or
+SIGTERM.
 """
 
 import argparse
+from typing import Any
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("config", help="a YAML file (see configs/)")
+    parser.add_argument("config", metavar="CONFIG", help="a YAML file (see configs/)")
     parser.add_argument(
         "--two-stage",
         action="store_true",
-        help="train the standard Transformer first, then the MAT from it, under train.output",
+        help="train the standard Transformer first, then the MAT from it (proximal "
+        "initialisation), in the folders transformer and mat under train.output",
     )
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.add_argument("--quiet", action="store_true", help="show no progress")
@@ -28,29 +35,48 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     import os
+    from pathlib import Path
 
     from multibranch import configuration
     from multibranch.cli.output import print_result
+    from multibranch.errors import UserError
     from multibranch.tasks import translation
     from multibranch.training import Config
 
+    # The value of an override that stands before the file is taken for the file.
+    misplaced = [word for word in args.overrides if word.endswith((".yaml", ".yml"))]
+    if misplaced and not Path(args.config).is_file():
+        raise UserError(f"give the configuration file first: multibranch train {misplaced[0]} …")
     config = configuration.load(Config, args.config, args.overrides)
     if args.two_stage:
         outcomes = translation.two_stage(config, quiet=args.quiet)
     else:
         outcomes = [(config.task, translation.train(config, quiet=args.quiet))]
-    rows = [
-        {
-            "model": name,
-            "folder": str(outcome.folder),
-            "updates": outcome.progress.update,
-            "best_validation": outcome.progress.best,
-            "best_update": outcome.progress.best_update,
-            "minutes": round(outcome.progress.seconds / 60, 2),
-            "stopped": outcome.stopped,
-        }
-        for name, outcome in outcomes
-    ]
     if os.environ.get("RANK", "0") == "0":
+        rows = [_row(name, outcome) for name, outcome in outcomes]
+        if not args.json:
+            rows = [{key: row[key] for key in row if key not in ONLY_JSON} for row in rows]
         print_result(rows, as_json=args.json, title="Training")
-    return 130 if any(outcome.interrupted for _, outcome in outcomes) else 0
+    stopped = next((outcome.signal for _, outcome in outcomes if outcome.interrupted), None)
+    return 0 if stopped is None else 128 + stopped
+
+
+ONLY_JSON = ("folder", "best_update")
+
+
+def _row(name: str, outcome: Any) -> dict[str, Any]:
+    import math
+
+    progress = outcome.progress
+    row = {
+        "model": name,
+        "folder": str(outcome.folder),
+        "parameters": outcome.parameters,
+        "updates": progress.update,
+        "validation_loss": progress.best_loss,
+        "perplexity": None if progress.best_plain is None else math.exp(progress.best_plain),
+        "best_update": progress.best_update,
+    }
+    if progress.best_score is not None:
+        row["score"] = progress.best_score
+    return {**row, "minutes": round(progress.seconds / 60, 2), "ended": outcome.stopped}

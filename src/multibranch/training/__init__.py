@@ -6,8 +6,8 @@ directories, `processes` what changes when there are many.
 """
 
 from multibranch.training.config import Config, DataConfig, DecodeConfig, ModelConfig, TrainConfig
-from multibranch.training.loop import Outcome, Trainer
-from multibranch.training.progress import Progress
+from multibranch.training.loop import Trainer
+from multibranch.training.progress import Outcome, Progress
 from multibranch.training.start import first_model, start_from
 
 __all__ = [

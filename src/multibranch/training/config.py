@@ -4,6 +4,7 @@
 defaults.
 """
 
+import math
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
@@ -117,18 +118,17 @@ class Config:
     def check(self) -> "Config":
         """Refuse what cannot work, with the key to change; give back the configuration."""
         train = self.train
+        for name, (least, below) in RANGES.items():
+            section, key = name.split(".")
+            _check_range(name, getattr(getattr(self, section), key), least, below)
         if not any((train.max_epochs, train.max_updates, train.max_minutes, train.patience)):
             raise UserError(
                 "the run would never end: set train.max_epochs, train.max_updates, "
                 "train.max_minutes or train.patience"
             )
-        for name, least in (("tokens", 1), ("accumulate", 1), ("warmup", 1), ("log_every", 1)):
-            if getattr(train, name) < least:
-                raise UserError(f"train.{name} must be at least {least}")
-        if train.learning_rate <= 0:
-            raise UserError("train.learning_rate must be above 0")
-        if not 0 <= train.label_smoothing < 1:
-            raise UserError("train.label_smoothing must lie in [0, 1)")
+        if train.learning_rate == 0 or train.epsilon == 0:
+            name = "learning_rate" if train.learning_rate == 0 else "epsilon"
+            raise UserError(f"train.{name} must be above 0")
         if len(train.betas) != 2:
             raise UserError("train.betas must be two numbers")
         if train.stop_on == "score" and not train.validate_score:
@@ -136,3 +136,57 @@ class Config:
         if self.data.layout == "padded" and train.compile:
             raise UserError("train.compile needs data.layout: packed, whose shapes never change")
         return self
+
+
+# What numbers may be: at least the first, and below the second.
+RANGES: dict[str, tuple[float, float]] = {
+    "data.builtin_pairs": (1, math.inf),
+    "data.max_length": (1, math.inf),
+    "model.width": (2, math.inf),
+    "model.hidden": (1, math.inf),
+    "model.heads": (1, math.inf),
+    "model.encoder_layers": (1, math.inf),
+    "model.decoder_layers": (1, math.inf),
+    "model.branches": (1, math.inf),
+    "model.ffn_branches": (1, math.inf),
+    "model.drop_branch": (0, 1),
+    "model.drop_ffn": (0, 1),
+    "model.dropout": (0, 1),
+    "model.attention_dropout": (0, 1),
+    "model.activation_dropout": (0, 1),
+    "model.max_length": (1, math.inf),
+    "train.init_noise": (0, math.inf),
+    "train.tokens": (1, math.inf),
+    "train.accumulate": (1, math.inf),
+    "train.learning_rate": (0, math.inf),
+    "train.warmup": (1, math.inf),
+    "train.warmup_from": (0, math.inf),
+    "train.betas": (0, 1),
+    "train.epsilon": (0, math.inf),
+    "train.weight_decay": (0, math.inf),
+    "train.clip_norm": (0, math.inf),
+    "train.label_smoothing": (0, 1),
+    "train.r_drop": (0, math.inf),
+    "train.max_epochs": (1, math.inf),
+    "train.max_updates": (1, math.inf),
+    "train.max_minutes": (0, math.inf),
+    "train.patience": (1, math.inf),
+    "train.validate_every": (1, math.inf),
+    "train.validate_sentences": (1, math.inf),
+    "train.average": (0, math.inf),
+    "train.checkpoint_minutes": (0, math.inf),
+    "train.keep_checkpoints": (1, math.inf),
+    "train.max_skipped": (1, math.inf),
+    "train.threads": (1, math.inf),
+    "train.log_every": (1, math.inf),
+    "decode.beam": (1, math.inf),
+    "decode.length_penalty": (0, math.inf),
+    "decode.batch_tokens": (1, math.inf),
+}
+
+
+def _check_range(name: str, value: Any, least: float, below: float) -> None:
+    for number in value if isinstance(value, list) else [value]:
+        if number is not None and not least <= number < below:
+            limit = f" and below {below:g}" if below < math.inf else ""
+            raise UserError(f"{name} must be at least {least:g}{limit}, not {number}")

@@ -12,7 +12,6 @@ stopped anywhere ends with the very weights of one that never was.
 
 import time
 import warnings
-from dataclasses import dataclass
 from pathlib import Path
 from signal import SIGTERM, Signals
 from typing import Any, NamedTuple
@@ -29,7 +28,7 @@ from multibranch.training.keeping import Keeping
 from multibranch.training.memory import is_out_of_memory, out_of_memory
 from multibranch.training.optimiser import Optimiser
 from multibranch.training.processes import join, leave
-from multibranch.training.progress import Progress, reason_to_stop, share_done
+from multibranch.training.progress import Outcome, Progress, reason_to_stop, share_done
 from multibranch.training.run_folder import RunFolder
 from multibranch.training.schedule import inverse_sqrt
 from multibranch.training.seeds import draw_branches, seed_update
@@ -44,22 +43,6 @@ AGREE_EVERY = 10
 
 # Target tokens of a batch of validation, which needs no memory for gradients, at least.
 VALIDATION_TOKENS = 8192
-
-
-@dataclass
-class Outcome:
-    """How a run ended."""
-
-    folder: Path
-    progress: Progress
-    stopped: str  # why it ended
-    signal: int | None = None  # the signal that stopped it: there is more to do
-    parameters: int = 0
-
-    @property
-    def interrupted(self) -> bool:
-        """Whether a signal stopped it before its end."""
-        return self.signal is not None
 
 
 class Asked(NamedTuple):

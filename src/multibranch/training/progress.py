@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from multibranch.training.config import TrainConfig
 
@@ -63,6 +64,22 @@ class Progress:
         self.batch = self.batch * self.world // world
         self.world = world
         return changed
+
+
+@dataclass
+class Outcome:
+    """How a run ended."""
+
+    folder: Path
+    progress: Progress
+    stopped: str  # why it ended
+    signal: int | None = None  # the signal that stopped it: there is more to do
+    parameters: int = 0
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether a signal stopped it before its end."""
+        return self.signal is not None
 
 
 def reason_to_stop(train: TrainConfig, progress: Progress, *, out_of_time: bool) -> str | None:
