@@ -8,7 +8,7 @@ the same on the fly.
 
   multibranch branch runs/mat-2 --branches 4 --tile --output runs/mat-4
 
---tile repeats the branches of a model that has some already. --noise sets the copies a little apart,
+--tile repeats the branches of a model that has some already. --noise sets copies a little apart,
 for training without drop-branch and attention dropout, in which they would stay equal for ever.
 """
 
