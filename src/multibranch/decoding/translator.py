@@ -61,7 +61,7 @@ class Translator:
                 f"{self.models.vocabulary}: they do not belong together"
             )
         self._defaults = defaults or {}
-        self._never = _unused(text, self.models.vocabulary)
+        self._never = unused_ids(text, self.models.vocabulary)
         on_gpu = self.models.device.type == "cuda"
         self._recorder = GraphRecorder() if cuda_graphs and on_gpu else None
 
@@ -160,14 +160,8 @@ class Translator:
             begun = [ids[:-1] for ids in ends]
         if progress is not None and len(filled) < len(lines):
             progress(len(lines) - len(filled))
-        found = generate(
-            self.models,
-            sources,
-            asked,
-            prefixes=begun,
-            batch_tokens=batch_tokens,
-            recorder=self._recorder,
-            progress=progress,
+        found = self.search(
+            sources, asked, prefixes=begun, batch_tokens=batch_tokens, progress=progress
         )
         plain = tokenised if tokenised_output is None else tokenised_output
         written = self._write(found, tokenised=plain, distinct=not asked.sample)
@@ -175,6 +169,26 @@ class Translator:
         for place, hypotheses in zip(filled, written):
             results[place] = hypotheses
         return results
+
+    def search(
+        self,
+        sources: Sequence[Sequence[int]],
+        options: SearchOptions,
+        *,
+        prefixes: Sequence[Sequence[int]] | None = None,
+        batch_tokens: int | None = None,
+        progress: Callable[[int], None] | None = None,
+    ) -> list[list[Hypothesis]]:
+        """Ids in, hypotheses without texts out: the part that another engine does its own way."""
+        return generate(
+            self.models,
+            sources,
+            options,
+            prefixes=prefixes,
+            batch_tokens=batch_tokens,
+            recorder=self._recorder,
+            progress=progress,
+        )
 
     def stream(
         self,
@@ -245,7 +259,7 @@ def _same_text(first: TextPipeline, second: TextPipeline) -> bool:
     )
 
 
-def _unused(text: TextPipeline, vocabulary: int) -> tuple[int, ...]:
+def unused_ids(text: TextPipeline, vocabulary: int) -> tuple[int, ...]:
     """Ids that only fill the vocabulary up: nothing was ever written with them."""
     tokenizer = text.tokenizer("target")
     first = text.target_size
