@@ -9,7 +9,6 @@ of the snapshots that belong to it.
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
 from multibranch.directory import load_weights, save_weights, sync
@@ -57,7 +56,7 @@ class Snapshots:
         total: dict[str, Tensor] = {}
         for update in updates:
             for name, tensor in load_weights(self._place(update)).items():
-                total[name] = total.get(name, torch.zeros((), dtype=torch.float64)) + tensor
+                total[name] = tensor.double() + total[name] if name in total else tensor.double()
         return {name: (tensor / len(updates)).float() for name, tensor in total.items()}
 
     def _place(self, update: int) -> Path:

@@ -15,8 +15,9 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from multibranch.training.progress import Progress
+
 METRICS = "metrics.jsonl"
-AVERAGED = "averaged"
 
 
 class Display:
@@ -34,14 +35,14 @@ class Display:
         self._after: int | None = None
         self._shown = 0.0
 
-    def start(self, *, after: int | None) -> None:
-        """Forget what was recorded after this update, which will be run, and recorded, again.
+    def start(self, progress: Progress | None) -> None:
+        """Forget what was recorded after this progress, which will be run, and recorded, again.
 
         None: nothing of what was recorded was saved, all of it will be run again.
         """
-        self._after = after
+        self._after = None if progress is None else progress.update
         if self.folder is not None:
-            _forget(self.folder / METRICS, -1 if after is None else after)
+            _forget(self.folder / METRICS, progress)
 
     def __enter__(self) -> "Display":
         if self.console.is_terminal and not self.console.quiet:
@@ -100,9 +101,15 @@ class Display:
             line += f"  branches' cosine {sum(values) / len(values):.3f}"
         self.tell(line + ("  *" if best else ""))
 
+    def beginning(self, record: dict[str, Any]) -> None:
+        """Show and keep the validation before the first update."""
+        self.record("start", record)
+        loss, perplexity = record["loss"], _perplexity(record["plain"])
+        self.tell(f"starts at valid loss {loss:.4f}  ppl {perplexity}")
+
     def averaged(self, record: dict[str, Any]) -> None:
         """Show and keep the validation of the averaged weights."""
-        self.record(AVERAGED, record)
+        self.record("averaged", record)
         loss, perplexity = record["loss"], _perplexity(record["plain"])
         self.tell(f"averaged weights: valid loss {loss:.4f}  ppl {perplexity}")
 
@@ -132,19 +139,20 @@ class Display:
         return self._tensorboard
 
 
-def _forget(path: Path, update: int) -> None:
-    """Cut metrics.jsonl back to `update`."""
+def _forget(path: Path, progress: Progress | None) -> None:
+    """Cut metrics.jsonl back to what had been recorded when the run stood at `progress`."""
     if not path.is_file():
         return
     kept = []
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True):
-        try:
-            record = json.loads(line)
-            # Averages are taken anew whenever a run ends.
-            if record["update"] <= update and record["kind"] != AVERAGED:
-                kept.append(line)
-        except (ValueError, LookupError, TypeError):
-            continue  # the line that was being written when the run was killed
+    if progress is not None:
+        last = {"train": progress.update, "validation": progress.validated, "start": 0}
+        for line in path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True):
+            try:
+                record = json.loads(line)
+                if record["update"] <= last.get(record["kind"], -1):
+                    kept.append(line)
+            except (ValueError, LookupError, TypeError):
+                continue  # the line that was being written when the run was killed
     beside = path.with_name(f".{path.name}")
     beside.write_text("".join(kept), encoding="utf-8")
     beside.replace(path)

@@ -85,6 +85,7 @@ class Trainer:
         self.interruption = Interruption(quiet=quiet or not first)
         self.progress = Progress(world=self.processes.world)
         self.bad_batches = BadBatches(self.train.max_skipped)
+        self._signal: int | None = None  # the one that stopped the run
 
     # -- Setting up -------------------------------------------------------------------------
 
@@ -137,7 +138,7 @@ class Trainer:
         )
         self.keeping.prepare(self.model, self.data.text)
         self._before, self._started = self.progress.seconds, time.monotonic()
-        self._saved_at = self.progress.update
+        self._saved_state = self._state_number()
         self._introduce(resumed=state is not None)
 
     def _resume(self) -> dict[str, torch.Tensor] | None:
@@ -150,7 +151,7 @@ class Trainer:
             if loaded is not None:
                 found[0], found[1] = vars(loaded[1]), loaded[0]
                 setup.check_same_data(self.data, size, loaded[1].data)
-            self.display.start(after=None if loaded is None else loaded[1].update)
+            self.display.start(None if loaded is None else loaded[1])
 
         self.processes.first_does(read)
         record, state = self.processes.from_first(*found)
@@ -236,8 +237,6 @@ class Trainer:
             if self._is_time_to_validate():
                 self._validate()
 
-    _signal: int | None = None  # the one that stopped the run
-
     def _asked(self) -> Asked:
         """What signals and clocks ask for. Processes agree on it, every few updates."""
         train, signal = self.train, self.interruption.signal
@@ -245,7 +244,7 @@ class Trainer:
         if self.processes.world > 1 and self.progress.update % often:
             return Asked()
         checkpoint = time.monotonic() - self._saved >= 60 * train.checkpoint_minutes
-        checkpoint = checkpoint and self.progress.update > self._saved_at
+        checkpoint = checkpoint and self._saved_state != self._state_number()
         out_of_time = bool(train.max_minutes) and self._seconds() >= 60 * (train.max_minutes or 0)
         signals, checkpoints, times_out = self.processes.total(
             0 if signal is None else 1, checkpoint, out_of_time
@@ -327,8 +326,7 @@ class Trainer:
 
     def _validate_start(self) -> None:
         """Note the loss before the first update: proximal initialisation starts at its model's."""
-        record = {"update": 0, "epoch": 0, **self.validation.loss(), "seconds": 0.0}
-        self.display.validation(record, best=False)
+        self.display.beginning({"update": 0, **self.validation.loss()})
 
     def _validate(self) -> None:
         """Measure the model; keep the best weights, and a snapshot for the average."""
@@ -360,9 +358,9 @@ class Trainer:
     def _checkpoint(self) -> None:
         """Keep everything that a continuation needs."""
         self._saved = time.monotonic()
-        if self.progress.update == self._saved_at:
+        if self._saved_state == self._state_number():
             return
-        self._saved_at = self.progress.update
+        self._saved_state = self._state_number()
         self.progress.seconds = self._seconds()
         running = self.step.running()
         sums = self.processes.total(*running[[0, 1, 6]].tolist())
@@ -371,6 +369,10 @@ class Trainer:
         if self.processes.first:
             self.display.flush()
             self.keeping.checkpoint(state, self.progress)
+
+    def _state_number(self) -> tuple[int, int]:
+        """What tells one state of the run from another."""
+        return self.progress.update, self.progress.validated
 
     def _finish(self) -> None:
         """The last checkpoint, and the model directories: last, averaged, and the run's own."""

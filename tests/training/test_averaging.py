@@ -1,0 +1,89 @@
+"""The average of snapshots is the mean of the weights."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from multibranch.directory import load_model
+from multibranch.errors import UserError
+from multibranch.training.averaging import Snapshots
+from multibranch.training.checkpoint import Checkpoints
+
+ROUNDING = {"rtol": 2**-23, "atol": 0.0}  # the last bit of a float32
+
+
+def weights(value: float) -> dict[str, torch.Tensor]:
+    return {"a": torch.full((2, 3), value), "b": torch.tensor([value, -value])}
+
+
+def test_the_average_is_the_mean(tmp_path: Path) -> None:
+    snapshots = Snapshots(tmp_path)
+    torch.manual_seed(0)
+    drawn = [torch.randn(5, 7) for _ in range(3)]
+    for update, tensor in enumerate(drawn):
+        snapshots.write({"w": tensor}, update)
+    found = snapshots.average([0, 1, 2])["w"]
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, torch.stack(drawn).double().mean(0).float(), **ROUNDING)
+    assert torch.equal(snapshots.average([1])["w"], drawn[1])
+
+
+def test_only_what_is_mentioned_stays(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    for update in (10, 20, 30):
+        taken = [u for u in (10, 20, 30) if u <= update][-2:]
+        checkpoints.write_snapshot(weights(update), taken)
+        if update == 20:
+            checkpoints.write({"w": torch.zeros(1)}, {"update": 20, "snapshots": taken})
+    # 10 is no longer among the last two, but the checkpoint of update 20 would need it.
+    names = sorted(path.name for path in (tmp_path / "snapshots").iterdir())
+    assert names == ["00000010.safetensors", "00000020.safetensors", "00000030.safetensors"]
+    checkpoints.keep = 1
+    checkpoints.write({"w": torch.zeros(1)}, {"update": 30, "snapshots": [20, 30]})
+    checkpoints.write_snapshot(weights(40), [30, 40])
+    names = sorted(path.name for path in (tmp_path / "snapshots").iterdir())
+    assert names == ["00000020.safetensors", "00000030.safetensors", "00000040.safetensors"]
+
+
+def test_damage_is_noticed(tmp_path: Path) -> None:
+    snapshots = Snapshots(tmp_path)
+    snapshots.write(weights(1.0), 5)
+    known = dict(snapshots.checksums)
+    Snapshots(tmp_path).check(known)
+    path = tmp_path / "00000005.safetensors"
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(bytes(data))
+    with pytest.raises(UserError, match="does not fit its checksum"):
+        Snapshots(tmp_path).check(known)
+
+
+def test_a_run_averages_its_last_validations(
+    toy: Path, tmp_path: Path, tiny: SimpleNamespace
+) -> None:
+    folder = tmp_path / "run"
+    outcome = tiny.run(toy, folder, max_updates=24, validate_every=5, average=3)
+    # Validations after 5, 10, 15, 20 and, at the end, 24.
+    assert outcome.progress.snapshots == [15, 20, 24]
+    kept = [
+        load_file(folder / "resume" / "snapshots" / f"{update:08d}.safetensors")
+        for update in (15, 20, 24)
+    ]
+    averaged = load_file(folder / "averaged" / "model.safetensors")
+    for name, tensor in averaged.items():
+        mean = torch.stack([one[name] for one in kept]).double().mean(0).float()
+        torch.testing.assert_close(tensor, mean, **ROUNDING)
+    last = load_file(folder / "last" / "model.safetensors")
+    assert all(torch.equal(last[name], kept[-1][name]) for name in last)
+    # The average stands for the run, and its own loss is recorded.
+    assert load_file(folder / "model.safetensors").keys() == averaged.keys()
+    assert torch.equal(
+        load_model(folder).state_dict()["encoder.0.attention.out_weight"],
+        averaged["encoder.0.attention.out_weight"],
+    )
+    (record,) = tiny.records(folder, "averaged")
+    assert record["update"] == 24
+    assert 0 < record["loss"] < 4
