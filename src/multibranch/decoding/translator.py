@@ -95,9 +95,7 @@ class Translator:
         models = [load_model(place, device=where) for place in places]
         if branches is not None:
             models = [_with_branches(m, branches, place) for m, place in zip(models, places)]
-        known = {field.name for field in fields(SearchOptions)}
-        said = read_config(places[0]).get("decoding") or {}
-        defaults = {name: value for name, value in said.items() if name in known}
+        defaults = saved_options(places[0])
         return cls(models, text, precision=precision, defaults=defaults, cuda_graphs=cuda_graphs)
 
     @property
@@ -224,6 +222,13 @@ class Translator:
                 seen.setdefault(hypothesis.text, hypothesis)
             written.append(list(seen.values()) if distinct else each)
         return written
+
+
+def saved_options(folder: str | Path) -> dict[str, Any]:
+    """The search options that a model directory was saved with, by name."""
+    known = {field.name for field in fields(SearchOptions)}
+    said = read_config(folder).get("decoding") or {}
+    return {name: value for name, value in said.items() if name in known}
 
 
 def _device(asked: str | torch.device) -> torch.device:

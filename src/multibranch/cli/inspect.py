@@ -1,0 +1,70 @@
+"""Draw the attention of every branch for one sentence.
+
+  multibranch inspect runs/mat "Ein Hund läuft über die Wiese."
+  multibranch inspect runs/mat "Ein Hund läuft." --target "A dog runs." --output pictures/dog
+
+Writes OUTPUT.png, with one heat map for every branch (rows target, columns source), a row of them
+for each layer and how much the branches have in common; and OUTPUT.html, a page that needs no
+network, which also shows single heads and the attention within the source and the translation.
+"""
+
+import argparse
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", metavar="DIR", help="a model directory")
+    parser.add_argument("sentence", help="what to translate")
+    parser.add_argument("--target", help="its translation, instead of the model's own")
+    parser.add_argument(
+        "--output",
+        default="attention",
+        metavar="PATH",
+        help="where the pictures go, without .png and .html (default: attention)",
+    )
+    parser.add_argument("--beam", type=int, help="width of the beam")
+    parser.add_argument("--device", default="cpu", help="cpu (default) or cuda")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+
+
+def run(args: argparse.Namespace) -> None:
+    from pathlib import Path
+
+    from multibranch.cli.output import print_result
+    from multibranch.decoding.attention import inspect
+    from multibranch.decoding.page import write_page
+    from multibranch.decoding.picture import draw
+    from multibranch.decoding.translator import saved_options
+    from multibranch.directory import load_model, load_text
+    from multibranch.errors import UserError
+
+    output = Path(args.output)
+    if not output.parent.is_dir():
+        raise UserError(f"there is no folder {output.parent} to write the pictures to; make it")
+    model, text = load_model(args.model, device=args.device), load_text(args.model)
+    options = saved_options(args.model)
+    if args.beam is not None:
+        options["beam"] = args.beam
+    inspection = inspect(model, text, args.sentence, target=args.target, **options)
+    picture = draw(inspection, output.with_name(output.name + ".png"))
+    page = write_page(inspection, output.with_name(output.name + ".html"))
+    layers = [
+        {
+            "attention": layer.kind,
+            "layer": layer.layer,
+            "branches": layer.weights.shape[0],
+            "in_common": _rounded(layer.mean_overlap),
+            "weights_cosine": _rounded(layer.weight_similarity),
+        }
+        for layer in inspection.layers
+    ]
+    if args.json:
+        said = {"translation": inspection.target_text, "png": str(picture), "html": str(page)}
+        print_result([{**said, "layers": layers}], as_json=True)
+        return
+    print(inspection.target_text)
+    print_result(layers, as_json=False, title="What the branches have in common")
+    print(f"{picture}\n{page}")
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 3)
