@@ -336,3 +336,37 @@ def test_the_encoder_from_its_package_learns_paraphrases(shared_data, tmp_path):
     )
     assert outcome.scores["accuracy"].signature.startswith("accuracy|examples:277")
     assert metrics.summarise([outcome.scores["accuracy"]]).mean > 40
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU")
+def test_graphed_updates_are_the_same_updates(backbone):
+    from transformers import AutoModelForSequenceClassification
+
+    from multibranch.hub import branch_out
+    from multibranch.tasks.understanding_config import ClassifierTraining
+    from multibranch.tasks.understanding_loop import make_updates
+    from multibranch.tasks.understanding_tokens import Batch
+
+    device = torch.device("cuda")
+    losses = []
+    for graphs in (False, True):
+        torch.manual_seed(0)
+        model = AutoModelForSequenceClassification.from_pretrained(
+            backbone, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
+        )
+        model = branch_out(model, drop_branch=0.0, noise=0.1).to(device).train()
+        training = ClassifierTraining(precision="float32", graphs=graphs)
+        updates = make_updates(model, training, device)
+        found = []
+        for turn in range(12):
+            generator = torch.Generator().manual_seed(turn)
+            width = 16 * (1 + turn % 2)
+            ids = torch.randint(4, 14, (8, width), generator=generator).to(device)
+            batch = Batch(
+                ids, torch.ones_like(ids), None, (ids[:, 0] % 2).long(), torch.ones(8).to(device)
+            )
+            updates.run(batch, 1e-3)
+            found.append(updates.take_loss())
+        losses.append(found)
+    assert losses[0] == pytest.approx(losses[1], rel=1e-3)
+    assert losses[1][-1] < losses[1][0]

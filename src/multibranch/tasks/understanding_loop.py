@@ -1,8 +1,8 @@
 """Fine-tuning a classifier: the loop over epochs, and the update, run plainly or as CUDA graphs."""
 
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from multibranch.tasks.understanding_config import ClassifierTraining
 from multibranch.tasks.understanding_tokens import (
@@ -53,7 +54,7 @@ def fine_tune(
     torch.manual_seed(training.seed)
     first = training_order(tokens.lengths, training.batch, seed=training.seed, epoch=0)
     total = training.max_updates or training.epochs * len(first)
-    updates = _updates(model, training, device)
+    updates = make_updates(model, training, device)
     done = 0
     for epoch in range(-(-total // len(first))):
         started = time.perf_counter()
@@ -85,8 +86,8 @@ def predict(model: nn.Module, tokens: Tokens, *, device: torch.device, bfloat16:
     tokens = tokens.to(device)
     found: list[tuple[np.ndarray, Tensor]] = []
     for positions, batch in evaluation_batches(tokens, _EVALUATION_BATCH):
-        with _precision(device, bfloat16):
-            logits = model(**batch.inputs()).logits
+        with _arithmetic(device, bfloat16):
+            logits = model(**batch.inputs(model)).logits
         found.append((positions, logits.float().softmax(-1)))
     probabilities = torch.empty(len(tokens), found[0][1].shape[1])
     for positions, part in found:
@@ -99,11 +100,15 @@ def uses_bfloat16(precision: str, device: torch.device) -> bool:
     return precision == "bfloat16" or (precision == "auto" and device.type == "cuda")
 
 
-def _precision(device: torch.device, bfloat16: bool) -> AbstractContextManager:
-    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=bfloat16)
+@contextmanager
+def _arithmetic(device: torch.device, bfloat16: bool) -> Iterator[None]:
+    """The precision of products; and attention without cuDNN, which plans anew for every shape."""
+    kernels = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+    with torch.autocast(device.type, dtype=torch.bfloat16, enabled=bfloat16), sdpa_kernel(kernels):
+        yield
 
 
-class _Updates:
+class Updates:
     """One optimiser step a call. Gradients stay allocated: what was dropped has a gradient of 0."""
 
     def __init__(self, model: nn.Module, training: ClassifierTraining, device: torch.device):
@@ -140,12 +145,18 @@ class _Updates:
         return value
 
     def _gradients(self, batch: Batch) -> None:
-        torch._foreach_zero_(self.gradients)
-        with _precision(self.device, self.bfloat16):
-            logits = self.model(**batch.inputs()).logits
+        with _arithmetic(self.device, self.bfloat16):
+            logits = self.model(**batch.inputs(self.model)).logits
         losses = F.cross_entropy(logits.float(), batch.labels, reduction="none")
         loss = (losses * batch.weights).sum() / batch.weights.sum()
-        loss.backward()
+        found = torch.autograd.grad(loss, self.parameters, allow_unused=True)
+        pairs = list(zip(self.gradients, found))
+        torch._foreach_copy_(
+            [kept for kept, new in pairs if new is not None],
+            [new for _, new in pairs if new is not None],
+        )
+        if dropped := [kept for kept, new in pairs if new is None]:
+            torch._foreach_zero_(dropped)
         self.loss += loss.detach()
 
     def _step(self) -> None:
@@ -154,7 +165,7 @@ class _Updates:
         self.optimiser.step()
 
 
-class _GraphedUpdates(_Updates):
+class GraphedUpdates(Updates):
     """The same updates, captured once for each width of a batch and replayed as one launch."""
 
     def __init__(self, model: nn.Module, training: ClassifierTraining, device: torch.device):
@@ -197,6 +208,7 @@ class _GraphedUpdates(_Updates):
         self.graphs[width] = graph
 
 
-def _updates(model: nn.Module, training: ClassifierTraining, device: torch.device) -> _Updates:
+def make_updates(model: nn.Module, training: ClassifierTraining, device: torch.device) -> Updates:
+    """What runs the updates: as CUDA graphs where asked for, and on a GPU by itself."""
     graphs = device.type == "cuda" if training.graphs is None else training.graphs
-    return (_GraphedUpdates if graphs else _Updates)(model, training, device)
+    return (GraphedUpdates if graphs else Updates)(model, training, device)

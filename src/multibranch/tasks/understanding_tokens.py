@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from multibranch.tasks.understanding_data import Examples
 
@@ -48,9 +48,14 @@ class Batch:
     labels: Tensor
     weights: Tensor
 
-    def inputs(self) -> dict[str, Tensor]:
+    def inputs(self, model: nn.Module) -> dict[str, Tensor]:
         """What a model of `transformers` takes."""
-        inputs = {"input_ids": self.ids, "attention_mask": self.mask}
+        mask = self.mask
+        if getattr(model.config, "_attn_implementation", None) == "sdpa":
+            # As attention takes it: made from the other form, it would be asked for its values,
+            # and the host would wait for the device.
+            mask = mask.bool()[:, None, None, :]
+        inputs = {"input_ids": self.ids, "attention_mask": mask}
         if self.types is not None:
             inputs["token_type_ids"] = self.types
         return inputs
