@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from multibranch.errors import UserError
 from multibranch.text.special import BOS, EOS, PAD, SPECIAL_TOKENS, UNK
-from multibranch.text.vocabulary import WordCounter, learn_bpe, learn_words
+from multibranch.text.vocabulary import WordCounter, WordEncoder, learn_bpe, learn_words
 
 WORDS = {"low": 5, "lower": 2, "newest": 6, "widest": 3, "ß": 20, "é": 3, "<s>": 50, "▁x": 40}
 
@@ -117,3 +117,17 @@ def test_counting_forgets_rare_words_but_no_character() -> None:
     assert bounded.words["often"] == 200
     assert bounded.forgotten > 40_000
     assert bounded.characters["ж"] == 1 and bounded.characters["w"] == 50_000
+
+
+@given(st.lists(TEXTS, max_size=5))
+@settings(max_examples=200, deadline=None)
+def test_encoding_word_by_word_is_encoding_the_line(lines: list[str]) -> None:
+    """The shortcut gives what the tokenizer itself gives, odd blanks included."""
+    BPE.encode_special_tokens = True
+    words = learn_words(counter(), size=50)
+    words.encode_special_tokens = True
+    for tokenizer in (BPE, words):
+        expected = [tokenizer.encode(line).ids for line in lines]
+        encoder = WordEncoder(tokenizer)
+        assert encoder(lines) == expected
+        assert encoder(lines) == expected

@@ -18,6 +18,7 @@ from tokenizers import Tokenizer
 
 from multibranch.errors import UserError
 from multibranch.text.special import BOS, EOS, PAD, SPECIAL_TOKENS, UNK
+from multibranch.text.vocabulary import WordEncoder
 
 KINDS = ("moses-bpe", "tokenised-bpe", "words", "classification")
 SIDES = ("source", "target")
@@ -139,7 +140,7 @@ class TextPipeline:
             lines = [self.tokenise(line, side) for line in lines]
         if self.settings.kind == "words":
             lines = [_without_special(line) for line in lines]
-        return [encoding.ids for encoding in self._tokenizers[side].encode_batch_fast(lines)]
+        return self._encoders[side](lines)
 
     def decode(
         self, ids: Sequence[Sequence[int]], *, side: str, tokenised: bool = False
@@ -152,6 +153,12 @@ class TextPipeline:
             [_visible(sequence) for sequence in ids], skip_special_tokens=False
         )
         return lines if tokenised else [self.detokenise(line, side) for line in lines]
+
+    @cached_property
+    def _encoders(self) -> dict[str, WordEncoder]:
+        source = WordEncoder(self._tokenizers["source"])
+        target = source if self.shared else WordEncoder(self._tokenizers["target"])
+        return {"source": source, "target": target}
 
     @cached_property
     def _tokenise(self) -> dict[str, Callable[[str], str]]:
