@@ -56,8 +56,7 @@ class Checkpoints:
             known = self.snapshots.checksums
             sums["snapshots"] = {str(update): known[update] for update in record["snapshots"]}
             write_json(new / CHECKSUMS, sums)
-        for old in self._all()[: -self.keep]:
-            shutil.rmtree(old, ignore_errors=True)
+        self._prune()
 
     def write_snapshot(self, weights: Mapping[str, Tensor], taken: list[int]) -> None:
         """Write the newest of the snapshots `taken`; remove those that nothing mentions."""
@@ -71,7 +70,9 @@ class Checkpoints:
         places = self._all()
         for place in reversed(places):
             try:
-                return self._read(place)
+                found = self._read(place)
+                self._prune()
+                return found
             except _Damaged as damage:
                 self.tell(f"the checkpoint {place} is damaged ({damage}): taking the one before it")
                 shutil.rmtree(place, ignore_errors=True)
@@ -101,6 +102,10 @@ class Checkpoints:
                 "choose another train.output"
             )
         return state, Progress(**record)
+
+    def _prune(self) -> None:
+        for old in self._all()[: -self.keep]:
+            shutil.rmtree(old, ignore_errors=True)
 
     def _place(self, update: int) -> Path:
         return self.folder / f"update-{update:08d}"

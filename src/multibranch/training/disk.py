@@ -26,9 +26,8 @@ def refusals_explained(folder: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno in FULL:
             raise UserError(
-                f"the disk is full ({error.strerror}): {error.filename or folder} could not be "
-                "written. What was saved before is unharmed: make room, and start the same "
-                "command again"
+                f"the disk is full ({error.strerror}): {folder} could not be written to. What was "
+                "saved before is unharmed: make room, and start the same command again"
             ) from error
         if error.errno in REFUSED:
             raise UserError(

@@ -1,0 +1,120 @@
+"""What a run shows: lines that stay, a live line on a terminal, and records that are JSON."""
+
+import io
+import json
+import math
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from multibranch.training.display import Display, clock
+from multibranch.training.progress import Progress
+
+RECORD = {
+    "update": 1200,
+    "epoch": 2,
+    "loss": 4.5,
+    "plain": 3.0,
+    "norm": 0.75,
+    "skipped": 0,
+    "tokens_per_second": 12345.6,
+    "seconds": 10.0,
+}
+
+
+def shown(display: Display, *, terminal: bool) -> io.StringIO:
+    text = io.StringIO()
+    display.console = Console(file=text, force_terminal=terminal, width=200, highlight=False)
+    return text
+
+
+def test_progress_as_a_plain_line(tmp_path: Path) -> None:
+    display = Display(tmp_path, tensorboard=False)
+    text = shown(display, terminal=False)
+    with display:
+        display.progress(RECORD, share=0.25, left=3723)
+        display.progress({**RECORD, "update": 1201}, share=0.26, left=3722)
+    assert text.getvalue() == (
+        "epoch 3  update 1,200  loss 4.500  ppl 20.09  12,346 tok/s  norm 0.75   25%"
+        "  1:02:03 left\n"
+    )  # the second came too soon after the first
+
+
+def test_progress_on_a_terminal_is_redrawn(tmp_path: Path) -> None:
+    display = Display(tmp_path, tensorboard=False)
+    text = shown(display, terminal=True)
+    with display:
+        display.progress(RECORD, share=None, left=None)
+        display.progress({**RECORD, "update": 1201, "skipped": 4}, share=None, left=None)
+    assert "1,201" in text.getvalue() and "4 skipped" in text.getvalue()
+    assert "\x1b[" in text.getvalue()
+
+
+def test_validation_shows_the_best_the_score_and_the_branches(tmp_path: Path) -> None:
+    display = Display(tmp_path, tensorboard=False)
+    text = shown(display, terminal=False)
+    record = {"update": 5, "epoch": 1, "loss": 2.0, "plain": 1.0, "score": 31.25}
+    record |= {"score_name": "BLEU", "similarity": {"a": 0.5, "b": 0.7}}
+    display.validation(record, best=True)
+    wanted = "epoch 1 update 5 valid loss 2.0000 ppl 2.72 BLEU 31.25 branches' cosine 0.600 *"
+    assert " ".join(text.getvalue().split()) == wanted
+
+
+def test_records_are_json_whatever_the_numbers(tmp_path: Path) -> None:
+    display = Display(tmp_path, quiet=True, tensorboard=False)
+    display.validation(
+        {"update": 1, "epoch": 0, "loss": math.nan, "plain": math.inf, "similarity": {"a": 0.5}},
+        best=False,
+    )
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is no JSON")
+
+    line = (tmp_path / "metrics.jsonl").read_text()
+    assert json.loads(line, parse_constant=refuse) == {
+        "kind": "validation",
+        "update": 1,
+        "epoch": 0,
+        "loss": None,
+        "plain": None,
+        "similarity": {"a": 0.5},
+    }
+
+
+def test_only_the_first_process_records(tmp_path: Path) -> None:
+    display = Display(None, quiet=True)
+    display.progress(RECORD, share=None, left=None)
+    display.start(Progress())
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("progress", "kept"),
+    [
+        (None, []),
+        (Progress(update=10, validated=8), [("start", 0), ("train", 5), ("validation", 8)]),
+        (
+            Progress(update=20, validated=20),
+            [("start", 0), ("train", 5), ("validation", 8), ("train", 15), ("validation", 20)],
+        ),
+    ],
+)
+def test_what_will_be_run_again_is_forgotten(
+    tmp_path: Path, progress: Progress | None, kept: list[tuple[str, int]]
+) -> None:
+    written = [("start", 0), ("train", 5), ("validation", 8), ("train", 15), ("validation", 20)]
+    lines = [json.dumps({"kind": kind, "update": update}) for kind, update in written]
+    lines += [json.dumps({"kind": "averaged", "update": 20}), '{"kind": "tra']
+    path = tmp_path / "metrics.jsonl"
+    path.write_text("\n".join(lines))
+    Display(tmp_path, quiet=True, tensorboard=False).start(progress)
+    found = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [(record["kind"], record["update"]) for record in found] == kept
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0, "0:00"), (59.6, "1:00"), (125, "2:05"), (3723, "1:02:03")]
+)
+def test_clock(seconds: float, text: str) -> None:
+    assert clock(seconds) == text

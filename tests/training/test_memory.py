@@ -1,0 +1,56 @@
+"""Running out of GPU memory is reported with the budget to set."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from multibranch.data import PreparedData
+from multibranch.errors import UserError
+from multibranch.training import TrainConfig, Trainer
+from multibranch.training.memory import is_out_of_memory, out_of_memory
+
+
+def test_the_budget_to_set_is_named() -> None:
+    message = str(out_of_memory(TrainConfig(tokens=4096, accumulate=3), model_fits=True))
+    assert "batches of 4096 tokens" in message
+    assert "train.tokens to 2048 and train.accumulate to 6" in message
+
+
+def test_where_batches_are_not_to_blame_the_model_is() -> None:
+    assert "train.sharding: full" in str(out_of_memory(TrainConfig(), model_fits=False))
+    small = str(out_of_memory(TrainConfig(tokens=300), model_fits=True))
+    assert "only 300 tokens" in small and "model smaller" in small
+
+
+@pytest.mark.parametrize(
+    ("error", "is_it"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"), True),
+        (RuntimeError("CUDA error: out of memory"), True),
+        (RuntimeError("shapes do not match"), False),
+        (ValueError("out of memory"), False),
+    ],
+)
+def test_it_is_recognised(error: Exception, is_it: bool) -> None:
+    assert is_out_of_memory(error) is is_it
+    wrapped = RuntimeError("backend failed")
+    wrapped.__cause__ = error
+    assert is_out_of_memory(wrapped) is is_it
+
+
+@pytest.mark.parametrize("moment", ["_update", "_set_up"])
+def test_a_run_says_so(toy: Path, tmp_path: Path, tiny: SimpleNamespace, moment: str) -> None:
+    config = tiny.config(toy, tmp_path / "run", tokens=1000)
+    trainer = Trainer(config, PreparedData.open(toy), quiet=True)
+
+    def exhausted() -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    setattr(trainer, moment, exhausted)
+    words = "train.tokens to 500" if moment == "_update" else "Adam's moments"
+    with pytest.raises(UserError, match=words):
+        trainer.run()
+    # What it advises works in the same folder, for nothing has been saved there.
+    assert tiny.run(toy, tmp_path / "run", tokens=500, accumulate=2, max_updates=1)
