@@ -37,13 +37,13 @@ def validation_score(config: Config, data: PreparedData) -> Any:
         sources = data.lines("valid", "source")[:count]
         references = data.lines("valid", "target")[:count]
         text = data.text
-        translator = Translator([model], text)
-        outputs = translator.translate(
+        found = Translator([model], text).generate(
             sources,
             beam=config.decode.beam,
             length_penalty=config.decode.length_penalty,
             tokenised_output=True,
         )
+        outputs = [hypotheses[0].text if hypotheses else "" for hypotheses in found]
         references = [text.tokenise(line, "target") for line in references]
         return multi_bleu(outputs, references).value, "BLEU"
 

@@ -1,0 +1,106 @@
+"""Score a model on a split of its corpus.
+
+  multibranch evaluate runs/mat
+  multibranch evaluate runs/mat --compare runs/baseline        is the difference more than chance?
+  multibranch evaluate runs/seed1 runs/seed2 runs/seed3        mean and deviation over seeds
+  multibranch evaluate runs/mat --split valid --json
+
+BLEU comes twice: as sacreBLEU computes it on detokenised text, and as multi-bleu.perl does on
+tokenised text, each with its signature; chrF and TER are sacreBLEU's.
+"""
+
+import argparse
+import sys
+from typing import Any
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("models", nargs="+", metavar="DIR", help="model directories, one a seed")
+    parser.add_argument("--data", metavar="FOLDER", help="prepared corpus (default: its own)")
+    parser.add_argument("--split", default="test", choices=["valid", "test"])
+    parser.add_argument("--compare", metavar="DIR", help="a baseline to compare the first model to")
+    parser.add_argument("--beam", type=int, help="hypotheses kept alive (default: the model's)")
+    parser.add_argument("--length-penalty", type=float, help="α (default: the model's)")
+    parser.add_argument("--branches", metavar="1,3", help="decode with these branches only, from 1")
+    parser.add_argument("--limit", type=int, help="score only the first so many sentences")
+    parser.add_argument("--output", metavar="FILE", help="write the first model's output here")
+    parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+
+
+def run(args: argparse.Namespace) -> None:
+    from pathlib import Path
+
+    from multibranch.errors import UserError
+    from multibranch.tasks import evaluation
+
+    if args.limit is not None and args.limit < 1:
+        raise UserError("--limit must be at least 1")
+    outputs = [_decode(folder, args) for folder in args.models]
+    scores = outputs[0].scores()
+    result: dict[str, Any] = {"model": args.models[0], "split": args.split}
+    result |= {name: round(score.value, 2) for name, score in scores.items()}
+    result["signatures"] = {name: score.signature for name, score in scores.items()}
+    if len(outputs) > 1:
+        result["seeds"] = evaluation.over_seeds(outputs)
+    if args.compare:
+        result["comparison"] = evaluation.compare(outputs[0], _decode(args.compare, args))
+        result["comparison"]["with"] = args.compare
+    if args.output:
+        Path(args.output).write_text(
+            "".join(line + "\n" for line in outputs[0].lines), encoding="utf-8"
+        )
+    if args.json:
+        import json
+
+        print(json.dumps(result, indent=2, ensure_ascii=False))
+    else:
+        _show(result)
+
+
+def _decode(folder: str, args: argparse.Namespace) -> Any:
+    from multibranch.cli.output import branch_numbers, counting
+    from multibranch.tasks import evaluation
+
+    data = evaluation.data_of(folder, args.data)
+    asked = {"beam": args.beam, "length_penalty": args.length_penalty}
+    search = {name: value for name, value in asked.items() if value is not None}
+    total = len(data.lines(args.split, "source")[: args.limit])
+    with counting(f"decoding {folder}", total) as progress:
+        return evaluation.decode_split(
+            folder,
+            data,
+            split=args.split,
+            limit=args.limit,
+            device=args.device,
+            branches=branch_numbers(args.branches),
+            progress=progress,
+            **search,
+        )
+
+
+def _show(result: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(file=sys.stdout, highlight=False)
+    table = Table(title=f"{result['model']} on {result['split']}", title_justify="left")
+    table.add_column("metric")
+    table.add_column("score", justify="right")
+    seeds = result.get("seeds")
+    if seeds:
+        table.add_column("mean ± deviation", justify="right")
+    table.add_column("signature", overflow="fold")
+    for name, signature in result["signatures"].items():
+        cells = [name, f"{result[name]:.2f}"]
+        if seeds:
+            cells.append(f"{seeds[name]['mean']:.2f} ± {seeds[name]['deviation']:.2f}")
+        table.add_row(*cells, signature)
+    console.print(table)
+    if "comparison" in result:
+        found = result["comparison"]
+        verdict = "more than chance" if found["significant"] else "within chance"
+        console.print(
+            f"{found['difference']:+.2f} BLEU against {found['with']}: {verdict} "
+            f"(p = {found['p_value']:.4f}, {found['signature']})"
+        )

@@ -1,0 +1,105 @@
+"""Scores of translation models on a split of their corpus: decode, score, compare."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from multibranch.data import PreparedData
+from multibranch.decoding import Translator
+from multibranch.directory import read_config
+from multibranch.errors import UserError
+from multibranch.metrics import Score, bleu, chrf, multi_bleu, paired_bootstrap, summarise, ter
+from multibranch.text import TextPipeline
+
+
+@dataclass
+class Output:
+    """What a model made of a split, beside what it should have made: detokenised and tokenised."""
+
+    name: str
+    lines: list[str]
+    words: list[str]
+    references: list[str]
+    reference_words: list[str]
+    lowercase: bool
+
+    def scores(self) -> dict[str, Score]:
+        """BLEU of sacreBLEU and of multi-bleu.perl, chrF and TER."""
+        return {
+            "bleu": bleu(self.lines, self.references, lowercase=self.lowercase),
+            "multi_bleu": multi_bleu(self.words, self.reference_words),
+            "chrf": chrf(self.lines, self.references),
+            "ter": ter(self.lines, self.references),
+        }
+
+
+def data_of(folder: str | Path, given: str | None = None) -> PreparedData:
+    """The prepared corpus to evaluate a model directory on: the one given, or its training's."""
+    if given is not None:
+        return PreparedData.open(given)
+    training = read_config(folder).get("training") or {}
+    if not training.get("data"):
+        raise UserError(f"{folder} does not say what it was trained on: give --data FOLDER")
+    place = Path(training["data"])
+    if not place.is_dir():
+        raise UserError(
+            f"{folder} was trained on {place}, which is not there any more: give --data FOLDER"
+        )
+    return PreparedData.open(place)
+
+
+def decode_split(
+    folder: str | Path,
+    data: PreparedData,
+    *,
+    split: str = "test",
+    limit: int | None = None,
+    device: str = "auto",
+    branches: Sequence[int] | None = None,
+    progress: Callable[[int], None] | None = None,
+    **search: Any,
+) -> Output:
+    """Translate a split; `search` are search options that differ from the model directory's."""
+    translator = Translator.load(folder, device=device, branches=branches)
+    found = translator.generate(
+        data.lines(split, "source")[:limit], tokenised_output=True, progress=progress, **search
+    )
+    words = [hypotheses[0].text if hypotheses else "" for hypotheses in found]
+    return make_output(str(folder), words, translator.text, data, split=split, limit=limit)
+
+
+def make_output(
+    name: str,
+    words: list[str],
+    text: TextPipeline,
+    data: PreparedData,
+    *,
+    split: str,
+    limit: int | None = None,
+) -> Output:
+    """Tokenised outputs beside the references of a split, both in both forms."""
+    raw = data.lines(split, "target")[:limit]
+    reference_words = [text.tokenise(line, "target") for line in raw]
+    lines = [text.detokenise(line, "target") for line in words]
+    # A corpus that comes tokenised has no other raw text than its words, detokenised.
+    tokenised = text.settings.kind == "tokenised-bpe"
+    references = [text.detokenise(line, "target") for line in reference_words] if tokenised else raw
+    return Output(name, lines, words, references, reference_words, text.settings.lowercase)
+
+
+def compare(system: Output, baseline: Output) -> dict[str, Any]:
+    """Paired bootstrap of the difference in BLEU on tokenised text."""
+    return paired_bootstrap(
+        baseline.words, system.words, system.reference_words, metric="multi-bleu"
+    )
+
+
+def over_seeds(outputs: Sequence[Output]) -> dict[str, dict[str, Any]]:
+    """Mean and deviation of every score over several seeds' outputs."""
+    each = [output.scores() for output in outputs]
+    summaries = {name: summarise([scores[name] for scores in each]) for name in each[0]}
+    return {
+        name: {"mean": s.mean, "deviation": s.deviation, "values": list(s.values)}
+        for name, s in summaries.items()
+    }
