@@ -22,6 +22,7 @@ VERBS = {
     "branch": "branch a trained model out (proximal initialisation)",
     "translate": "translate lines from standard input",
     "interactive": "translate line by line as you type",
+    "generate": "write code for a description in natural language",
     "evaluate": "score a model on a split of its corpus",
     "inspect": "draw the attention of every branch for one sentence",
 }

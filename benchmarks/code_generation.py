@@ -1,0 +1,384 @@
+"""The paper's Section 5 on a prepared corpus: the baseline and the MAT at four rates ρ.
+
+    python benchmarks/code_generation.py DATA OUTPUT --minutes 9 [--only NAME …] [--seeds 1 2]
+        [--section.key value …]
+    python benchmarks/code_generation.py DATA OUTPUT --score [FILE …] [--json FILE]
+
+The first trains the models of configs/code-*.yaml, of which any key can be overridden, and decodes
+the test set. A run ends when its score on the validation pairs no longer rises, or when its share
+of the minutes is over: they are divided among the runs that are still to be done. Started again,
+those that time ended are trained further, and those that converged are left alone.
+
+The second scores what was decoded, where the parsers are installed: OUTPUT/results is all it needs
+(*.txt: the best outputs; *.n-best.tsv.xz: number of the line, score, positions where <unk> was the
+most probable, tokens; *.json: how the run went).
+"""
+
+import argparse
+import gc
+import json
+import lzma
+import math
+import platform
+import sys
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from multibranch import configuration
+from multibranch.data import PackedBatches, PreparedData
+from multibranch.decoding import Hypothesis
+from multibranch.errors import UserError
+from multibranch.metrics import exact_match, mean_sentence_bleu, multi_bleu, parses, sentence_bleu
+from multibranch.tasks.code import (
+    CodeGenerator,
+    code_output,
+    language_of,
+    valid_ones_first,
+    validation_score,
+)
+from multibranch.training import Config, Trainer
+
+CONFIGS = Path(__file__).resolve().parents[1] / "configs"
+RATES = (0.0, 0.1, 0.2, 0.3)
+NAMES = ("baseline", *(f"mat-{rate}" for rate in RATES))
+# Decoding every epoch would take longer than training it, and full checkpoints are large.
+DEFAULTS = {
+    "train.validate_every": 1500,
+    "train.patience": 8,
+    "train.checkpoint_minutes": 60,
+    "train.keep_checkpoints": 1,
+    "train.log_every": 500,
+    "train.tensorboard": "false",
+}
+VALIDATION_BEAM = 1
+GPU_BATCH_TOKENS = 16384  # source tokens decoded together: 1,200 sentences, 20 GB with their beams
+SAMPLES = 2000  # of the bootstrap
+
+
+@dataclass(frozen=True)
+class Run:
+    """One model to train, by its name and seed."""
+
+    name: str
+    seed: int
+    output: Path
+
+    @property
+    def label(self) -> str:
+        return f"{self.name}-seed{self.seed}"
+
+    @property
+    def folder(self) -> Path:
+        return self.output / "runs" / self.label
+
+    def result(self, ending: str = ".json") -> Path:
+        return self.output / "results" / f"{self.label}{ending}"
+
+    @property
+    def converged(self) -> bool:
+        return self.result().is_file() and json.loads(self.result().read_text())["converged"]
+
+    def config(self, data: PreparedData, overrides: list[str]) -> Config:
+        kind, _, rate = self.name.partition("-")
+        words = [f"--{key}={value}" for key, value in DEFAULTS.items()]
+        words += [f"--data.folder={data.folder}", f"--train.output={self.folder}"]
+        words += [f"--train.seed={self.seed}", *overrides]
+        words += [f"--model.drop_branch={rate}"] if rate else []
+        file = CONFIGS / f"code-{language_of(data.text)}-{kind}.yaml"
+        return configuration.load(Config, file, words)
+
+
+class Clock:
+    """Shares the minutes out among the runs."""
+
+    def __init__(self, minutes: float) -> None:
+        self.end = time.monotonic() + 60 * minutes
+        # Until measured: setting up and compiling, decoding, writing.
+        self.overhead = min(40.0, 6 * minutes)
+
+    def training_seconds(self, runs_left: int) -> float:
+        """How long the next of so many runs may train."""
+        return (self.end - time.monotonic()) / runs_left - self.overhead
+
+
+def train(run: Run, data: PreparedData, config: Config, seconds: float) -> dict[str, Any]:
+    """Train a run for so many more seconds at most; how it went, from its beginning."""
+    places = sorted(run.folder.glob("resume/update-*/progress.json"))
+    before = json.loads(places[-1].read_text())["seconds"] if places else 0.0
+    config.train.max_minutes = (before + seconds) / 60
+    search = replace(config.decode, beam=VALIDATION_BEAM, batch_tokens=GPU_BATCH_TOKENS)
+    score = validation_score(replace(config, decode=search), data)
+    outcome = Trainer(config, data, score=score).run()
+    if outcome.interrupted:
+        raise KeyboardInterrupt
+    progress, patience = outcome.progress, config.train.patience or 10**9
+    records = [json.loads(line) for line in (run.folder / "metrics.jsonl").open()]
+    steps = [record for record in records if record["kind"] == "train"]
+    return {
+        "run": run.label,
+        "name": run.name,
+        "seed": run.seed,
+        "parameters": outcome.parameters,
+        "settings": {key: value for key, _, value in configuration.differences(Config(), config)},
+        "updates": progress.update,
+        "epochs": progress.epoch,
+        "seconds": round(progress.seconds, 1),
+        "seconds_this_time": round(progress.seconds - before, 1),
+        "stopped": outcome.stopped,
+        "converged": progress.stale >= patience,
+        "best_update": progress.best_update,
+        "best_score": progress.best_score,
+        "best_loss": progress.best_loss,
+        "tokens_per_second": [round(record["tokens_per_second"]) for record in steps][-5:],
+        "validation": [
+            f"update {v['update']}: loss {v['loss']:.4f}, perplexity {math.exp(v['plain']):.2f}, "
+            f"BLEU {v['score']:.2f}"
+            for v in records
+            if v["kind"] == "validation"
+        ],
+    }
+
+
+def decode(run: Run, data: PreparedData, args: argparse.Namespace) -> dict[str, Any]:
+    """Decode the test set with a run's model into files; scores that need no parser."""
+    on_gpu = args.device.startswith("cuda")
+    generator = CodeGenerator.load(
+        run.folder,
+        device=args.device,
+        precision="float16" if on_gpu else "float32",
+        cuda_graphs=on_gpu,
+    )
+    begin = time.perf_counter()
+    found = generator.generate(
+        data.lines("test", "source")[: args.limit],
+        beam=args.beam,
+        n_best=args.beam,
+        length_penalty=1.0,
+        batch_tokens=GPU_BATCH_TOKENS if on_gpu else None,
+    )
+    seconds = time.perf_counter() - begin
+    output = code_output(run.label, found, references(data, len(found)), generator.language)
+    run.result(".txt").write_text("".join(line + "\n" for line in output.words), "utf-8")
+    with lzma.open(run.result(".n-best.tsv.xz"), "wt", encoding="utf-8") as file:
+        for number, hypotheses in enumerate(found):
+            for each in hypotheses:
+                file.write(f"{number}\t{each.score:.5f}\t{each.unknowns}\t{each.text}\n")
+    pairs = (output.words, output.reference_words)
+    return {
+        "seconds_to_decode": round(seconds, 1),
+        "outputs": len(found),
+        "beam": args.beam,
+        "sentence_bleu": round(mean_sentence_bleu(*pairs).value, 2),
+        "bleu": round(multi_bleu(*pairs).value, 2),
+        "exact_match": round(exact_match(*pairs).value, 2),
+    }
+
+
+def references(data: PreparedData, count: int | None = None) -> list[str]:
+    """The first so many references of the test set as lines of tokens."""
+    lines = data.lines("test", "target")[:count]
+    return [data.text.tokenise(line, "target") for line in lines]
+
+
+def experiments(args: argparse.Namespace, data: PreparedData, overrides: list[str]) -> None:
+    """Train and decode whatever has not converged yet, within the minutes."""
+    clock = Clock(args.minutes)
+    (args.output / "results").mkdir(parents=True, exist_ok=True)
+    runs = [Run(name, seed, args.output) for seed in args.seeds for name in args.only]
+    waiting = [run for run in runs if not run.converged]
+    for position, run in enumerate(waiting):
+        begin = time.monotonic()
+        seconds = clock.training_seconds(len(waiting) - position)
+        if seconds < 60 * args.least:
+            say(f"{run.label}: no time left; {len(waiting) - position} runs are still to be done")
+            return
+        say(f"{run.label}: training for {seconds:.0f} seconds at most")
+        config = run.config(data, [*overrides, f"--train.device={args.device}"])
+        if position == 0:
+            say(str(dropped(data, config)))
+        record = train(run, data, config, seconds)
+        record |= {"command": " ".join(["python", *sys.argv]), **machine(args.device)}
+        record["test"] = decode(run, data, args)
+        run.result().write_text(json.dumps(record, indent=1) + "\n", "utf-8")
+        spent = time.monotonic() - begin
+        clock.overhead = 1.1 * (spent - record["seconds_this_time"]) + 2
+        say(f"{run.label}: {record['stopped']}; {json.dumps(record['test'])}; {spent:.0f} s in all")
+        forget()
+
+
+def dropped(data: PreparedData, config: Config) -> Any:
+    """What data.max_length leaves out of the training pairs."""
+    batches = PackedBatches(
+        data.split("train"), tokens=config.train.tokens, max_length=config.data.max_length
+    )
+    return batches.report
+
+
+def machine(device: str) -> dict[str, str]:
+    on_gpu = device.startswith("cuda")
+    name = torch.cuda.get_device_name() if on_gpu else platform.machine()
+    return {"device": name, "torch": torch.__version__}
+
+
+def forget() -> None:
+    """Give the memory of a run back; its compiled code would count against the next one's."""
+    torch._dynamo.reset()
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+# -- Scoring --------------------------------------------------------------------------------------
+
+
+def score(args: argparse.Namespace, data: PreparedData) -> dict[str, Any]:
+    """Scores of the decoded files, with those of the best-scored hypotheses that parse."""
+    files = [Path(name) for name in args.score] or sorted(
+        (args.output / "results").glob("*.n-best.tsv.xz")
+    )
+    if not files:
+        raise UserError(f"there is nothing to score in {args.output / 'results'}")
+    language, target = language_of(data.text), references(data, args.limit)
+    rows, each = [], {}
+    for file in files:
+        label = file.name.removesuffix(".n-best.tsv.xz")
+        found = read_n_best(file, len(target))
+        record = file.with_name(f"{label}.json")
+        row: dict[str, Any] = json.loads(record.read_text()) if record.is_file() else {"run": label}
+        best = code_output(label, found, target, language)
+        valid = [valid_ones_first(hypotheses, language) for hypotheses in found]
+        chosen = code_output(label, valid, target, language)
+        row["scores"] = described(best.scores())
+        row["valid_only"] = described(chosen.scores())
+        row["valid_only"]["changed"] = sum(a != b for a, b in zip(best.words, chosen.words))
+        rows.append(row)
+        each[label] = np.array(
+            [
+                (sentence_bleu(line, wanted), 100.0 * parses(line, language))
+                for line, wanted in zip(best.words, target)
+            ]
+        )
+    baseline = next((label for label in each if label.startswith("baseline")), None)
+    for row in rows:
+        if baseline and not row["run"].startswith("baseline"):
+            row["against_baseline"] = difference(each[baseline], each[row["run"]], baseline)
+    return {"language": language, "outputs": len(target), "runs": rows}
+
+
+def read_n_best(file: Path, count: int) -> list[list[Hypothesis]]:
+    """The hypotheses of a file that `decode` wrote, best first."""
+    found: list[list[Hypothesis]] = [[] for _ in range(count)]
+    with lzma.open(file, "rt", encoding="utf-8") as lines:
+        for line in lines:
+            number, value, unknowns, text = line.rstrip("\n").split("\t", 3)
+            if int(number) >= count:
+                raise UserError(f"{file} has outputs for more than the {count} references")
+            found[int(number)].append(Hypothesis((), float(value), 0.0, int(unknowns), text))
+    if not all(found):
+        raise UserError(f"{file} has outputs for {sum(map(bool, found))} of {count} references")
+    return found
+
+
+def described(scores: dict[str, Any]) -> dict[str, Any]:
+    values: dict[str, Any] = {name: round(score.value, 2) for name, score in scores.items()}
+    values["length_ratio"] = round(scores["bleu"].details["ratio"], 4)
+    values["signatures"] = {name: score.signature for name, score in scores.items()}
+    return values
+
+
+def difference(baseline: np.ndarray, system: np.ndarray, name: str) -> dict[str, Any]:
+    """The system's sentence BLEU and PoV less the baseline's, with their 95% bootstrap intervals.
+
+    baseline, system: (outputs, 2), the two scores of every output.
+    """
+    gain = system - baseline
+    chance = np.random.default_rng(1)
+    means = [gain[chance.integers(0, len(gain), len(gain))].mean(0) for _ in range(SAMPLES)]
+    low, high = np.percentile(means, [2.5, 97.5], axis=0)
+    return {"baseline": name} | {
+        metric: {
+            "difference": round(float(gain[:, at].mean()), 2),
+            "interval": [round(float(low[at]), 2), round(float(high[at]), 2)],
+        }
+        for at, metric in enumerate(("sentence_bleu", "pov"))
+    }
+
+
+def table(result: dict[str, Any]) -> str:
+    """The scores as Markdown, beside the paper's."""
+    printed = paper(result["language"])
+    lines = [
+        "| run | parameters | epochs | seconds | BLEU | corpus BLEU | exact | PoV "
+        "| valid only: BLEU | PoV | <unk> best | paper: BLEU | PoV |",
+        "|---|" + "---:|" * 12,
+    ]
+    for row in result["runs"]:
+        scores, valid = row["scores"], row["valid_only"]
+        names = ("sentence_bleu", "bleu", "exact_match", "pov")
+        cells = [row["run"], f"{row.get('parameters', 0) / 1e6:.1f}M", row.get("epochs", "")]
+        cells += [row.get("seconds", "")]
+        cells += [f"{scores[name]:.2f}" for name in names]
+        cells += [f"{valid['sentence_bleu']:.2f}", f"{valid['pov']:.2f}"]
+        cells += [f"{scores['unknown']:.2f}%", *printed.get(row.get("name"), ("", ""))]
+        lines.append("| " + " | ".join(map(str, cells)) + " |")
+    ceiling = result["runs"][0]["scores"]["reference_pov"]
+    lines += ["", f"{result['outputs']:,} references, of which {ceiling:.2f}% parse."]
+    return "\n".join(lines)
+
+
+def paper(language: str) -> dict[Any, tuple[str, str]]:
+    """BLEU and PoV of the paper's Table 8 by the names of runs; of another corpus than this."""
+    from multibranch.study.paper import cells
+
+    found: dict[Any, dict[str, str]] = {}
+    for cell in cells(8):
+        if cell.task == f"code-{language}" and cell.branches:
+            name = "baseline" if cell.branches == 1 else f"mat-{cell.drop_branch}"
+            found.setdefault(name, {})[cell.metric] = cell.printed
+    return {name: (values["sentence-bleu"], values["pov"]) for name, values in found.items()}
+
+
+def say(message: str) -> None:
+    print(f"[{time.strftime('%H:%M:%S')}] {message}", flush=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("data", help="a prepared folder, code-java or code-python")
+    parser.add_argument("output", type=Path, help="where runs/ and results/ are written")
+    parser.add_argument("--minutes", type=float, default=9, help="for all runs together")
+    parser.add_argument("--least", type=float, default=0.25, help="begin no run with fewer minutes")
+    parser.add_argument("--only", nargs="+", default=list(NAMES), choices=NAMES, metavar="NAME")
+    parser.add_argument("--seeds", nargs="+", type=int, default=[1])
+    parser.add_argument("--beam", type=int, default=5)
+    parser.add_argument("--limit", type=int, help="decode only the first so many test sentences")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--score", nargs="*", metavar="FILE", help="score *.n-best.tsv.xz")
+    parser.add_argument("--json", type=Path, help="where to write the scores")
+    args, overrides = parser.parse_known_args()
+    try:
+        data = PreparedData.open(args.data)
+        if args.score is None:
+            experiments(args, data, overrides)
+            return 0
+        result = score(args, data)
+    except UserError as error:
+        print(f"{parser.prog}: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    if args.json:
+        args.json.write_text(json.dumps(result, indent=1) + "\n", "utf-8")
+    print(table(result))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,40 @@
+"""The scores of a code model as a table."""
+
+import sys
+from typing import Any
+
+_NAMES = {
+    "sentence_bleu": "BLEU, mean of the outputs'",
+    "bleu": "BLEU, corpus",
+    "exact_match": "exact match",
+    "pov": "PoV: outputs that parse",
+    "reference_pov": "PoV of the references",
+    "unknown": "tokens where <unk> was best",
+    "outputs_with_unknown": "outputs with such a token",
+}
+
+
+def show_code_scores(result: dict[str, Any]) -> None:
+    """Print what `tasks.code.evaluate_code` found; all numbers but BLEU are percentages."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(file=sys.stdout, highlight=False)
+    title = f"{result['model']} ({result['language']}) on {result['split']}"
+    table = Table(title=f"{title}, {result['outputs']:,} outputs", title_justify="left")
+    table.add_column("metric")
+    plain = result.get("without_valid_only")
+    table.add_column("score" if plain is None else "valid only", justify="right")
+    if plain is not None:
+        table.add_column("best scored", justify="right")
+    table.add_column("signature", overflow="fold")
+    for name, label in _NAMES.items():
+        if name not in result:
+            continue
+        cells = [label, f"{result[name]:.2f}"]
+        if plain is not None:
+            cells.append(f"{plain[name]:.2f}")
+        table.add_row(*cells, result["signatures"][name])
+    console.print(table)
+    if plain is not None:
+        console.print(f"--valid-only changed {plain['changed_outputs']:,} outputs")

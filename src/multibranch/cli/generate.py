@@ -1,0 +1,155 @@
+"""Write code for a description in natural language.
+
+  multibranch generate runs/code-python-mat "sort a list of integers"
+  multibranch generate runs/code-java-mat "Returns the name." --n-best 3
+  multibranch generate runs/code-java-mat --valid-only --json < descriptions.txt
+
+Every output comes with a comment that says whether it parses, and its score. The language is the
+model's. Without a description every line of standard input is one. Code is highlighted in a
+terminal and plain elsewhere.
+
+With --valid-only, an option beyond the paper, outputs that parse come before the others that the
+beam found. With --json every description becomes one line of JSON: {"line", "source", "language",
+"hypotheses": [{"code", "tokens", "parses", "score", "log_probability", "unknowns"}]}; `code` is
+formatted, `tokens` what the model wrote, `unknowns` at how many of them <unk> was the most
+probable. Scores are log-probability / length^α.
+"""
+
+import argparse
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from rich.console import Console
+
+    from multibranch.decoding import Hypothesis
+    from multibranch.tasks.code import CodeGenerator
+
+_COMMENT = {"java": "//", "python": "#"}
+_CHUNK = 256  # descriptions of a file that are decoded together
+
+
+class Program(NamedTuple):
+    """One output for one description."""
+
+    code: str
+    tokens: str
+    parses: bool
+    score: float
+    log_probability: float
+    unknowns: int
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    from multibranch.cli.searching import add_search_arguments
+
+    parser.add_argument("model", metavar="DIR", help="a model directory of the task code")
+    parser.add_argument(
+        "descriptions", metavar="TEXT", nargs="*", help="what the code should do, in words"
+    )
+    parser.add_argument(
+        "--valid-only", action="store_true", help="prefer what parses among the beam's hypotheses"
+    )
+    parser.add_argument("--json", action="store_true", help="write one JSON object a description")
+    parser.add_argument("--device", default="auto", help="cpu, cuda or auto (default)")
+    add_search_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> None:
+    import sys
+
+    from rich.console import Console
+
+    from multibranch.cli.searching import search_settings
+    from multibranch.tasks.code import CodeGenerator
+
+    settings = search_settings(args)
+    generator = CodeGenerator.load(args.model, device=args.device)
+    generator.translator.options(**settings)  # wrong ones are refused before anything is read
+    console = Console(file=sys.stdout, highlight=False, soft_wrap=True)
+    number = 0
+    for lot in _lots(args.descriptions):
+        found = generator.generate(lot, valid_first=args.valid_only, **settings)
+        for source, hypotheses in zip(lot, found):
+            number += 1
+            _tell_unknown_words(generator, source)
+            programs = [_program(each, generator.language) for each in hypotheses]
+            if args.json:
+                print(_json_line(number, source, generator.language, programs), flush=True)
+            else:
+                alone = len(args.descriptions) == 1
+                _show(console, "" if alone else source, generator.language, programs)
+
+
+def _lots(descriptions: list[str]) -> "Iterator[list[str]]":
+    """The descriptions that were given, or the lines of standard input, in lots."""
+    import itertools
+    import sys
+
+    from multibranch.cli.lines import open_input, read_lines
+
+    if descriptions:
+        yield descriptions
+        return
+    # Somebody who types waits for an answer to every line.
+    size = 1 if sys.stdin.isatty() else _CHUNK
+    with open_input(None) as (stream, name):
+        lines: Iterable[str] = read_lines(stream, name)
+        iterator = iter(lines)
+        while lot := list(itertools.islice(iterator, size)):
+            yield lot
+
+
+def _program(hypothesis: "Hypothesis", language: str) -> Program:
+    from multibranch.metrics import parses
+    from multibranch.text.code import code_to_text
+
+    return Program(
+        code=code_to_text(hypothesis.text, language),
+        tokens=hypothesis.text,
+        parses=parses(hypothesis.text, language),
+        score=round(hypothesis.score, 6),
+        log_probability=round(hypothesis.log_probability, 6),
+        unknowns=hypothesis.unknowns,
+    )
+
+
+def _tell_unknown_words(generator: "CodeGenerator", source: str) -> None:
+    """Words that the model has never seen are read as <unk>: say so, on standard error."""
+    import sys
+
+    text = generator.translator.text
+    words = text.tokenise(source, "source").split()
+    known = text.tokenizer("source").token_to_id
+    missing = [word for word in dict.fromkeys(words) if known(word) is None]
+    if missing:
+        print(f"not in the model's vocabulary: {', '.join(missing)}", file=sys.stderr)
+
+
+def _json_line(number: int, source: str, language: str, programs: list[Program]) -> str:
+    import json
+
+    said: dict[str, Any] = {"line": number, "source": source, "language": language}
+    said["hypotheses"] = [program._asdict() for program in programs]
+    return json.dumps(said, ensure_ascii=False)
+
+
+def _show(console: "Console", source: str, language: str, programs: list[Program]) -> None:
+    """The programs, each under a comment; all of it is code that can be pasted."""
+    from rich.syntax import Syntax
+    from rich.text import Text
+
+    comment = _COMMENT[language]
+    if source:
+        console.print(Text(f"{comment} {source}", style="bold"))
+    for number, program in enumerate(programs, 1):
+        verdict = "parses" if program.parses else "does not parse"
+        said = f"{comment} {number}: {verdict}, score {program.score:.4f}"
+        console.print(Text(said, style="green" if program.parses else "red"))
+        code = program.code.rstrip("\n")
+        if console.is_terminal:
+            console.print(Syntax(code, language, theme="ansi_dark", background_color="default"))
+        else:
+            print(code, file=console.file)
+        console.print()
