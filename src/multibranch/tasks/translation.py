@@ -23,6 +23,7 @@ def open_data(config: Config) -> PreparedData:
 def train(config: Config, *, quiet: bool = False) -> Outcome:
     """Train as the configuration says."""
     data = open_data(config)
+    config.data = dataclasses.replace(config.data, folder=str(data.folder))
     return Trainer(config, data, score=validation_score(config, data), quiet=quiet).run()
 
 
@@ -63,9 +64,9 @@ def two_stage(config: Config, *, quiet: bool = False) -> list[tuple[str, Outcome
         model=dataclasses.replace(config.model, branches=1, drop_branch=0.0, drop_ffn=None),
         train=dataclasses.replace(config.train, output=str(folder / "transformer")),
     )
-    if config.data.folder is None:
-        data = open_data(config)
-        first.data = config.data = dataclasses.replace(config.data, folder=str(data.folder))
+    # Both stages read one corpus: a built-in one would else be made for each.
+    folder_of_data = str(open_data(config).folder)
+    first.data = config.data = dataclasses.replace(config.data, folder=folder_of_data)
     outcomes = [("Transformer", train(first, quiet=quiet))]
     if outcomes[0][1].interrupted:
         return outcomes

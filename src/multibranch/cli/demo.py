@@ -1,0 +1,58 @@
+"""Show the whole path on a built-in corpus: no files, no network, no GPU, a few minutes.
+
+  multibranch demo
+  multibranch demo --seed 2 --output runs/demo-2
+
+Generates the corpus, trains a standard Transformer, trains it on, branches it out and trains the
+MAT for as many updates, and compares the three. Writes the models, results.json, report.html and
+pictures of the attention under --output. Stopped half-way, it goes on from there when started
+again.
+"""
+
+import argparse
+import sys
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--output", default="runs/demo", help="where everything goes")
+    parser.add_argument("--seed", type=int, default=1, help="weights, order, dropout, drop-branch")
+    parser.add_argument("--json", action="store_true", help="print the results as JSON")
+
+
+def run(args: argparse.Namespace) -> None:
+    import json
+
+    from rich.console import Console
+    from rich.table import Table
+
+    from multibranch.tasks import demo, demo_report
+
+    progress = Console(stderr=True, highlight=False)
+    results = demo.run(
+        args.output, seed=args.seed, tell=lambda line: progress.print(f"[bold]{line}[/bold]")
+    )
+    examples, stages = results.pop("examples"), results.pop("stages")
+    folder = results.pop("folder")
+    if args.json:
+        print(json.dumps(results, indent=2))
+        return
+    console = Console(file=sys.stdout, highlight=False)
+    for example in examples[:3]:
+        console.print(f"\n[dim]source     [/dim] {example['source']}")
+        console.print(f"[dim]reference  [/dim] {example['reference']}")
+        for stage in stages:
+            console.print(f"[dim]{stage.name:<11}[/dim] {example[stage.name]}")
+    table = Table(title=f"\nBLEU: {results['signature']}", title_justify="left")
+    table.add_column("model")
+    for name in ("BLEU", "parameters", "seconds"):
+        table.add_column(name, justify="right")
+    for stage in stages:
+        cells = (f"{stage.bleu:.2f}", f"{stage.parameters:,}", f"{stage.seconds:.0f}")
+        table.add_row(stage.title, *cells)
+    console.print(table)
+    console.print(demo_report.verdict(results))
+    console.print(
+        f"\nModels: {folder}/baseline, {folder}/continued, {folder}/mat\n"
+        f"Report: {folder}/report.html   Attention: {folder}/attention.html, attention.png\n"
+        f"Try:    multibranch interactive {folder}/mat"
+    )
