@@ -40,6 +40,17 @@ def test_branching_out_keeps_the_function(family, branches, make_model, inputs):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+def test_in_double_precision_the_function_is_the_same_to_the_last_digits(
+    family, make_model, inputs
+):
+    model = make_model(family).double()
+    branched = branch_out(model, branches=3)
+    with torch.no_grad():
+        expected, found = model(**inputs(family)).logits, branched(**inputs(family)).logits
+    assert (found - expected).abs().max() < 1e-12
+
+
+@pytest.mark.parametrize("family", FAMILIES)
 def test_every_attention_layer_has_copies_of_its_projections(family, make_model):
     model = make_model(family)
     branched = branch_out(model, branches=2, drop_branch=0.4)

@@ -59,6 +59,6 @@ class MultiBranchTokenizer(PreTrainedTokenizerFast):
         return super()._decode(ids, skip_special_tokens=False, **kwargs)
 
     def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> tuple[str, ...]:
-        written = super().save_pretrained(save_directory, *args, **kwargs)
         self._pipeline.save(save_directory)
-        return written
+        self._use_side("source")
+        return super().save_pretrained(save_directory, *args, **kwargs)
