@@ -15,7 +15,7 @@ import torch
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
 from multibranch import configuration, metrics
-from multibranch.cli import classify
+from multibranch.cli import main
 from multibranch.errors import UserError
 from multibranch.tasks.understanding import Classifier, evaluate_classifier, train_classifier
 from multibranch.tasks.understanding_config import UnderstandingConfig
@@ -161,8 +161,7 @@ def test_evaluation_gives_the_scores_that_training_gave(trained, single):
 
 def test_classify_writes_labels_and_probabilities(trained, monkeypatch, capsys):
     monkeypatch.setattr("sys.stdin", io.StringIO("the film is great\na poor film\n"))
-    arguments = classify.argparse.Namespace(model=str(trained.folder), device="cpu", json=False)
-    assert classify.run(arguments) == 0
+    assert main(["classify", str(trained.folder), "--device", "cpu"]) == 0
     rows = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
     assert [row[0] for row in rows] == ["plus", "minus"]
     shares = dict(cell.split("=") for cell in rows[0][1:])
@@ -172,9 +171,16 @@ def test_classify_writes_labels_and_probabilities(trained, monkeypatch, capsys):
 
 def test_classify_as_json(trained, monkeypatch, capsys):
     monkeypatch.setattr("sys.stdin", io.StringIO("the film is great\n"))
-    classify.run(classify.argparse.Namespace(model=str(trained.folder), device="cpu", json=True))
+    assert main(["classify", str(trained.folder), "--device", "cpu", "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer["label"] == "plus" and set(answer["probabilities"]) == {"minus", "plus"}
+
+
+def test_classify_says_in_one_line_what_is_wrong(tmp_path, capsys):
+    assert main(["classify", str(tmp_path)]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == "" and captured.err.count("\n") == 1
+    assert "is no classifier" in captured.err
 
 
 def test_probabilities_do_not_depend_on_the_batch(trained):

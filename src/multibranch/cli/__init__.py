@@ -23,6 +23,7 @@ VERBS = {
     "translate": "translate lines from standard input",
     "interactive": "translate line by line as you type",
     "generate": "write code for a description in natural language",
+    "classify": "label lines from standard input with a fine-tuned encoder",
     "evaluate": "score a model on a split of its corpus",
     "inspect": "draw the attention of every branch for one sentence",
 }
