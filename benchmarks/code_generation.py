@@ -22,6 +22,7 @@ import math
 import platform
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -202,7 +203,7 @@ def experiments(args: argparse.Namespace, data: PreparedData, overrides: list[st
         if position == 0:
             say(str(dropped(data, config)))
         record = train(run, data, config, seconds)
-        record |= {"command": " ".join(["python", *sys.argv]), **machine(args.device)}
+        record |= {"command": " ".join(["python", *args.command]), **machine(args.device)}
         record["test"] = decode(run, data, args)
         run.result().write_text(json.dumps(record, indent=1) + "\n", "utf-8")
         spent = time.monotonic() - begin
@@ -227,10 +228,10 @@ def machine(device: str) -> dict[str, str]:
 
 def forget() -> None:
     """Give the memory of a run back; its compiled code would count against the next one's."""
-    torch._dynamo.reset()
-    gc.collect()
     if torch.cuda.is_available():
-        torch.cuda.empty_cache()
+        torch._dynamo.reset()
+    gc.collect()
+    torch.cuda.empty_cache()
 
 
 # -- Scoring --------------------------------------------------------------------------------------
@@ -347,7 +348,7 @@ def say(message: str) -> None:
     print(f"[{time.strftime('%H:%M:%S')}] {message}", flush=True)
 
 
-def main() -> int:
+def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -362,7 +363,8 @@ def main() -> int:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--score", nargs="*", metavar="FILE", help="score *.n-best.tsv.xz")
     parser.add_argument("--json", type=Path, help="where to write the scores")
-    args, overrides = parser.parse_known_args()
+    args, overrides = parser.parse_known_args(words)
+    args.command = ["benchmarks/code_generation.py", *(sys.argv[1:] if words is None else words)]
     try:
         data = PreparedData.open(args.data)
         if args.score is None:
