@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import copy
 import dataclasses
+import gc
 import json
 import os
 import platform
@@ -157,6 +158,7 @@ def work(options: dict[str, Any], jobs: Any, results: Any) -> None:
     """One process: take jobs until there is none, or one fails, which may break the device."""
     torch.set_num_threads(options["threads"])
     bench = Bench(options)
+    gc.freeze()  # capturing a graph collects garbage first: not among all that was imported
     while (job := jobs.get()) is not None:
         try:
             results.put(bench.run(job, graphs=options["graphs"]))

@@ -123,6 +123,19 @@ def test_drop_branch_parts_the_branches(make_model, inputs, labels):
     assert all(value < 0.999 for value in branch_similarity(model).values())
 
 
+def test_compiled_as_one_graph_everything_is_still_dropped(make_model, inputs, labels):
+    model = branch_out(make_model("bert", **QUIET), drop_branch=0.3, layer_drop=0.2)
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
+    with torch.no_grad():
+        expected = model(**inputs("bert")).logits
+        torch.testing.assert_close(compiled(**inputs("bert")).logits, expected)
+    compiled.train()
+    losses = [compiled(**inputs("bert"), labels=labels("bert")).loss for _ in range(6)]
+    assert len({loss.item() for loss in losses}) > 3  # drawn anew each time, not once
+    losses[0].backward()
+    assert all(each.grad is not None for each in model.parameters())
+
+
 class Signs(torch.utils.data.Dataset):
     """Sentences of one word repeated; the label is which of two words."""
 
