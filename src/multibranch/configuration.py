@@ -22,7 +22,19 @@ Section = TypeVar("Section")
 
 def load(kind: type[Section], path: str | Path, overrides: Sequence[str] = ()) -> Section:
     """Read a YAML file into the dataclass `kind`, then apply `--section.key value` overrides."""
-    path = Path(path)
+    content = _read(Path(path))
+    config = from_dict(kind, {} if content is None else content, where=str(path))
+    return override(config, overrides)
+
+
+def peek(path: str | Path, key: str) -> Any:
+    """The value of a key at the file's top, which may decide what dataclass the file is for."""
+    content = _read(Path(path))
+    return content.get(key) if isinstance(content, dict) else None
+
+
+def _read(path: Path) -> Any:
+    """What the YAML file holds."""
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -31,9 +43,7 @@ def load(kind: type[Section], path: str | Path, overrides: Sequence[str] = ()) -
         raise UserError(f"{path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise UserError(f"{path} is no text in UTF-8: {error}") from None
-    content = _parse(text, where=str(path))
-    config = from_dict(kind, {} if content is None else content, where=str(path))
-    return override(config, overrides)
+    return _parse(text, where=str(path))
 
 
 def from_dict(kind: type[Section], content: Any, *, where: str, prefix: str = "") -> Section:

@@ -6,7 +6,9 @@
   multibranch evaluate runs/mat --split valid --json
 
 BLEU comes twice: as sacreBLEU computes it on detokenised text, and as multi-bleu.perl does on
-tokenised text, each with its signature; chrF and TER are sacreBLEU's.
+tokenised text, each with its signature; chrF and TER are sacreBLEU's. A model that writes code is
+scored by sentence BLEU, exact match and the share of outputs that parse; a classifier by the scores
+of its task, on its validation split unless told otherwise.
 """
 
 import argparse
@@ -17,25 +19,90 @@ from typing import Any
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("models", nargs="+", metavar="DIR", help="model directories, one a seed")
     parser.add_argument("--data", metavar="FOLDER", help="prepared corpus (default: its own)")
-    parser.add_argument("--split", default="test", choices=["valid", "test"])
+    parser.add_argument(
+        "--split", choices=["valid", "test"], help="default: test; for a classifier, valid"
+    )
     parser.add_argument("--compare", metavar="DIR", help="a baseline to compare the first model to")
     parser.add_argument("--beam", type=int, help="hypotheses kept alive (default: the model's)")
     parser.add_argument("--length-penalty", type=float, help="α (default: the model's)")
     parser.add_argument("--branches", metavar="1,3", help="decode with these branches only, from 1")
     parser.add_argument("--limit", type=int, help="score only the first so many sentences")
+    parser.add_argument("--valid-only", action="store_true", help="code: best output that parses")
     parser.add_argument("--output", metavar="FILE", help="write the first model's output here")
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
 def run(args: argparse.Namespace) -> None:
-    from pathlib import Path
-
     from multibranch.errors import UserError
-    from multibranch.tasks import evaluation
+    from multibranch.tasks.evaluation import task_of
 
     if args.limit is not None and args.limit < 1:
         raise UserError("--limit must be at least 1")
+    task = task_of(args.models[0])
+    if args.valid_only and task != "code":
+        raise UserError(f"--valid-only is for models that write code, not for {task}")
+    if task != "translation" and (args.compare or len(args.models) > 1):
+        raise UserError(f"--compare and several models are for translation, not for {task}")
+    if task == "understanding":
+        _evaluate_classifier(args)
+    elif task == "code":
+        _evaluate_code(args)
+    else:
+        _evaluate_translation(args)
+
+
+def _evaluate_classifier(args: argparse.Namespace) -> None:
+    from multibranch.cli.output import print_result
+    from multibranch.tasks.understanding import evaluate_classifier
+
+    split = args.split or "valid"
+    scores = evaluate_classifier(
+        args.models[0], split=split, data_folder=args.data, device=args.device
+    )
+    row: dict[str, Any] = {"model": args.models[0], "split": split}
+    row |= {name: round(score.value, 2) for name, score in scores.items()}
+    if args.json:
+        row["signatures"] = {name: score.signature for name, score in scores.items()}
+    print_result([row], as_json=args.json, title="Scores")
+
+
+def _evaluate_code(args: argparse.Namespace) -> None:
+    import json
+
+    from multibranch.cli.code_scores import show_code_scores
+    from multibranch.cli.output import branch_numbers, counting
+    from multibranch.tasks.code import evaluate_code
+    from multibranch.tasks.evaluation import data_of
+
+    split = args.split or "test"
+    data = data_of(args.models[0], args.data)
+    total = len(data.lines(split, "source")[: args.limit])
+    with counting(f"decoding {args.models[0]}", total) as progress:
+        result = evaluate_code(
+            args.models[0],
+            data,
+            split=split,
+            valid_only=args.valid_only,
+            limit=args.limit,
+            output=args.output,
+            device=args.device,
+            branches=branch_numbers(args.branches),
+            progress=progress,
+            **_search(args),
+        )
+    if args.json:
+        print(json.dumps(result, indent=2, ensure_ascii=False))
+    else:
+        show_code_scores(result)
+
+
+def _evaluate_translation(args: argparse.Namespace) -> None:
+    from pathlib import Path
+
+    from multibranch.tasks import evaluation
+
+    args.split = args.split or "test"
     outputs = [_decode(folder, args) for folder in args.models]
     scores = outputs[0].scores()
     result: dict[str, Any] = {"model": args.models[0], "split": args.split}
@@ -63,8 +130,6 @@ def _decode(folder: str, args: argparse.Namespace) -> Any:
     from multibranch.tasks import evaluation
 
     data = evaluation.data_of(folder, args.data)
-    asked = {"beam": args.beam, "length_penalty": args.length_penalty}
-    search = {name: value for name, value in asked.items() if value is not None}
     total = len(data.lines(args.split, "source")[: args.limit])
     with counting(f"decoding {folder}", total) as progress:
         return evaluation.decode_split(
@@ -75,8 +140,14 @@ def _decode(folder: str, args: argparse.Namespace) -> Any:
             device=args.device,
             branches=branch_numbers(args.branches),
             progress=progress,
-            **search,
+            **_search(args),
         )
+
+
+def _search(args: argparse.Namespace) -> dict[str, Any]:
+    """The search options that were given."""
+    asked = {"beam": args.beam, "length_penalty": args.length_penalty}
+    return {name: value for name, value in asked.items() if value is not None}
 
 
 def _show(result: dict[str, Any]) -> None:

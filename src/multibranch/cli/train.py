@@ -47,6 +47,8 @@ def run(args: argparse.Namespace) -> int:
     misplaced = [word for word in args.overrides if word.endswith((".yaml", ".yml"))]
     if misplaced and not Path(args.config).is_file():
         raise UserError(f"give the configuration file first: multibranch train {misplaced[0]} …")
+    if configuration.peek(args.config, "task") == "understanding":
+        return _train_classifier(args)
     config = configuration.load(Config, args.config, args.overrides)
     if args.two_stage:
         outcomes = translation.two_stage(config, quiet=args.quiet)
@@ -59,6 +61,24 @@ def run(args: argparse.Namespace) -> int:
         print_result(rows, as_json=args.json, title="Training")
     stopped = next((outcome.signal for _, outcome in outcomes if outcome.interrupted), None)
     return 0 if stopped is None else 128 + stopped
+
+
+def _train_classifier(args: argparse.Namespace) -> int:
+    from multibranch import configuration
+    from multibranch.cli.output import print_result
+    from multibranch.errors import UserError
+    from multibranch.tasks.understanding import train_classifier
+    from multibranch.tasks.understanding_config import UnderstandingConfig
+
+    if args.two_stage:
+        raise UserError("--two-stage is for translation and code: a pretrained encoder is stage 1")
+    config = configuration.load(UnderstandingConfig, args.config, args.overrides)
+    outcome = train_classifier(config, quiet=args.quiet)
+    row: dict[str, Any] = {"model": str(outcome.folder), "epochs": len(outcome.epochs)}
+    row |= {name: round(score.value, 2) for name, score in outcome.scores.items()}
+    row["minutes"] = round(outcome.seconds / 60, 2)
+    print_result([row], as_json=args.json, title="Fine-tuning, validation scores")
+    return 0
 
 
 ONLY_JSON = ("folder", "best_update")

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from multibranch import configuration
 from multibranch.data import PreparedData
 from multibranch.decoding import Translator
 from multibranch.directory import read_config
@@ -32,6 +33,15 @@ class Output:
             "chrf": chrf(self.lines, self.references),
             "ter": ter(self.lines, self.references),
         }
+
+
+def task_of(folder: str | Path) -> str:
+    """What a model directory does: translation, code or understanding."""
+    folder = Path(folder)
+    run = folder / "config.yaml"
+    if run.is_file() and configuration.peek(run, "task") == "understanding":
+        return "understanding"  # a directory of transformers' making
+    return str(read_config(folder).get("task", "translation"))
 
 
 def data_of(folder: str | Path, given: str | None = None) -> PreparedData:
