@@ -1,0 +1,125 @@
+"""The demo in miniature: everything it promises to write is there and holds what was measured."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from multibranch.cli import main
+from multibranch.tasks import demo, demo_report
+from multibranch.tasks.evaluation import decode_split
+
+TINY = replace(
+    demo.DemoSettings(),
+    pairs=200,
+    width=16,
+    hidden=32,
+    layers=1,
+    tokens=512,
+    first_updates=6,
+    second_updates=4,
+    validate_every=3,
+    average=2,
+    test_sentences=12,
+)
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("demo") / "runs" / "demo"
+    said: list[str] = []
+    results = demo.run(folder, settings=TINY, tell=said.append)
+    return folder, results, said
+
+
+def test_results_hold_three_models_and_the_signature(ran):
+    folder, _, _ = ran
+    results = json.loads((folder / "results.json").read_text())
+    for name in ("baseline", "continued", "mat"):
+        assert set(results[name]) == {"bleu", "parameters", "seconds"}
+        assert 0 <= results[name]["bleu"] <= 100
+    assert results["signature"].startswith("nrefs:1|case:mixed")
+    # A second branch adds 4d² + 4d parameters to each of the three attention layers.
+    added = results["mat"]["parameters"] - results["baseline"]["parameters"]
+    assert added == 3 * (4 * 16 * 16 + 4 * 16)
+    assert results["continued"]["parameters"] == results["baseline"]["parameters"]
+
+
+def test_the_branches_start_as_copies_and_part(ran):
+    _, results, _ = ran
+    baseline, _, mat = results["stages"]
+    assert baseline.similarity is None
+    assert 0.9 < mat.similarity < 1
+
+
+def test_the_printed_score_is_that_of_the_model_directory(ran):
+    folder, results, _ = ran
+    from multibranch.data import PreparedData
+
+    output = decode_split(folder / "mat", PreparedData.open(folder / "corpus"), limit=12)
+    assert round(output.scores()["bleu"].value, 2) == results["mat"]["bleu"]
+
+
+def test_the_report_shows_every_model_and_the_attention(ran):
+    folder, results, _ = ran
+    page = (folder / "report.html").read_text()
+    for stage in results["stages"]:
+        assert stage.title in page
+        assert f"{stage.bleu:.2f}" in page
+    assert "data:image/png;base64," in page
+    assert "http://" not in page and "https://" not in page
+    assert (folder / "attention.html").is_file()
+    assert (folder / "attention.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("difference", "significant", "expected"),
+    [(1.5, True, "1.50 BLEU above"), (-0.4, False, "0.40 BLEU below")],
+)
+def test_the_verdict_tells_what_was_measured(difference, significant, expected):
+    found = {"difference": difference, "p_value": 0.03, "significant": significant}
+    line = demo_report.verdict({"mat_against_continued": found})
+    assert expected in line
+    assert ("more than chance" in line) == significant
+
+
+def test_evaluate_prints_the_keys_it_promises(ran, capsys):
+    folder, results, _ = ran
+    words = ["evaluate", str(folder / "mat"), "--limit", "12", "--json"]
+    assert main([*words, "--compare", str(folder / "baseline")]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert {"bleu", "multi_bleu", "chrf", "ter", "signatures", "comparison"} <= set(found)
+    assert found["bleu"] == results["mat"]["bleu"]
+    assert "multi-bleu" in found["signatures"]["multi_bleu"]
+    assert 0 < found["comparison"]["p_value"] <= 1
+
+
+def test_evaluate_over_seeds_gives_mean_and_deviation(ran, capsys):
+    folder, _, _ = ran
+    models = [str(folder / "baseline"), str(folder / "continued")]
+    assert main(["evaluate", *models, "--limit", "12", "--json"]) == 0
+    seeds = json.loads(capsys.readouterr().out)["seeds"]["chrf"]
+    assert seeds["mean"] == pytest.approx(sum(seeds["values"]) / 2)
+    assert seeds["deviation"] == pytest.approx(
+        abs(seeds["values"][0] - seeds["values"][1]) / 2**0.5
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["nowhere"], "no model directory"),
+        (["MAT", "--limit", "0"], "--limit must be at least 1"),
+        (["MAT", "--branches", "7"], "cannot decode with branches 7"),
+        (["MAT", "--branches", "one"], "list branches from 1"),
+        (["MAT", "--data", "nowhere"], "nowhere"),
+        (["MAT", "--valid-only"], "--valid-only is for models that write code"),
+    ],
+)
+def test_evaluate_says_what_is_wrong_in_one_line(ran, capsys, words, message):
+    folder, _, _ = ran
+    words = [str(folder / "mat") if word == "MAT" else word for word in words]
+    assert main(["evaluate", *words]) == 2
+    errors = capsys.readouterr().err.strip()
+    assert message in errors
+    assert len(errors.splitlines()) == 1
