@@ -5,8 +5,9 @@
 
 First each stage alone, in lines (both sides counted) a second of processor time, on the first
 ``--sample`` pairs: what else the machine does then does not matter. Then the whole preparation on
-all processors, with the largest memory that its processes held together. ``--pairs`` beyond the corpus repeats it with every number in it changed
-and a new word in every line, so that a longer corpus has more words, as longer corpora do.
+all processors, with the largest memory that its processes held together. ``--pairs`` beyond the
+corpus repeats it with every number in it changed and a new word in every line, so that a longer
+corpus has more words, as longer corpora do.
 """
 
 import argparse
