@@ -247,7 +247,7 @@ def _check(tokenizer: Tokenizer) -> None:
 def _hugging_face_config() -> Mapping[str, Any]:
     names = {"bos_token": BOS, "pad_token": PAD, "eos_token": EOS, "unk_token": UNK}
     return {
-        "tokenizer_class": "PreTrainedTokenizerFast",
+        "tokenizer_class": "MultiBranchTokenizer",
         **{name: SPECIAL_TOKENS[number] for name, number in names.items()},
         "clean_up_tokenization_spaces": False,
         "padding_side": "right",
