@@ -74,7 +74,7 @@ class Engine:
 
 def ours(task: Task, *, precision: str, graphs: bool) -> Engine:
     models = Ensemble([Stepper(task.model, dtype=PRECISIONS[precision])])
-    recorder = GraphRecorder() if graphs and task.device.type == "cuda" else None
+    recorder = GraphRecorder(models.device) if graphs and task.device.type == "cuda" else None
 
     def run() -> list[list[int]]:
         found = generate(

@@ -37,8 +37,11 @@ class Ensemble:
         each = []
         for stepper, cache in zip(self.steppers, caches):
             logits = stepper.step(ids, cache)
-            # In place: the logits of a large batch are the largest tensor of a step.
-            each.append(torch._log_softmax(logits, -1, False, out=logits))
+            if self.device.type == "cpu":
+                # In place: fetching fresh memory for the logits takes longer than the softmax.
+                each.append(torch._log_softmax(logits, -1, False, out=logits))
+            else:
+                each.append(logits.log_softmax(-1))
         if len(each) == 1:
             return each[0]
         mean = torch.stack(each).logsumexp(0).sub_(math.log(len(each)))

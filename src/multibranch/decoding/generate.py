@@ -17,6 +17,7 @@ from multibranch.text.special import PAD
 
 CPU_BATCH_TOKENS = 1024
 GPU_BATCH_TOKENS = 65536
+GPU_BATCH_ROWS = 16384
 
 
 @torch.inference_mode()
@@ -46,7 +47,8 @@ def generate(
     found: list[list[Hypothesis]] = [[] for _ in range(len(sources) * draws)]
     lengths = [len(source) for source in sources for _ in range(draws)]
     with _attention(models.device):
-        for members in batches(lengths, batch_tokens):
+        most = max(1, GPU_BATCH_ROWS // options.rows)
+        for members in batches(lengths, batch_tokens, most=most):
             sentences = [(sources[m // draws], prefixes[m // draws], m % draws) for m in members]
             search = _search(models, sentences, options, recorder)
             for member, hypotheses in zip(members, search.run()):
@@ -90,12 +92,16 @@ def _attention(device: torch.device) -> Iterator[None]:
         yield
 
 
-def batches(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
-    """Indices of sentences of similar length, longest first, at most `tokens` a padded batch."""
+def batches(lengths: Sequence[int], tokens: int, *, most: int | None = None) -> Iterator[list[int]]:
+    """Indices of sentences of similar length, longest first, at most `tokens` a padded batch.
+
+    most: sentences in a batch at most.
+    """
     order = sorted(range(len(lengths)), key=lambda index: (-lengths[index], index))
     start = 0
     while start < len(order):
         count = max(1, tokens // max(1, lengths[order[start]]))
+        count = count if most is None else min(count, most)
         yield order[start : start + count]
         start += count
 
@@ -113,6 +119,7 @@ def default_batch_tokens(models: Ensemble, options: SearchOptions) -> int:
     if models.device.type != "cuda":
         return max(64, CPU_BATCH_TOKENS * 5 // max(5, options.rows))
     free, _ = torch.cuda.mem_get_info(models.device)
+    free += torch.cuda.memory_reserved(models.device) - torch.cuda.memory_allocated(models.device)
     bytes_a_position = sum(stepper.bytes_a_position for stepper in models.steppers)
     # Half of the memory for target keys and values, of which growing needs a second copy.
     a_token = bytes_a_position * (options.rows * max(1.0, options.max_ratio) * 2 + 1)

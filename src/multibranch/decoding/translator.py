@@ -63,7 +63,7 @@ class Translator:
         self._defaults = defaults or {}
         self._never = unused_ids(text, self.models.vocabulary)
         on_gpu = self.models.device.type == "cuda"
-        self._recorder = GraphRecorder() if cuda_graphs and on_gpu else None
+        self._recorder = GraphRecorder(self.models.device) if cuda_graphs and on_gpu else None
 
     @classmethod
     def load(
@@ -206,7 +206,8 @@ class Translator:
         while lot := list(itertools.islice(reading, chunk)):
             begun = list(itertools.islice(beginning, len(lot)))
             begun += [""] * (len(lot) - len(begun))
-            yield from zip(lot, self.generate(lot, prefixes=begun, **settings))
+            given = begun if any(begun) else None
+            yield from zip(lot, self.generate(lot, prefixes=given, **settings))
 
     def _write(
         self, found: list[list[Hypothesis]], *, tokenised: bool, distinct: bool
