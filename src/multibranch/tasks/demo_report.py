@@ -32,7 +32,7 @@ def verdict(results: dict[str, Any]) -> str:
     """The difference between MAT and continued baseline in a sentence, whichever way it falls."""
     found = results["mat_against_continued"]
     difference, p = found["difference"], found["p_value"]
-    side = "above" if difference > 0 else "below"
+    side = "above" if difference > 0 else "below" if difference < 0 else "from"
     certainty = (
         "more than chance would explain"
         if found["significant"]
@@ -40,9 +40,8 @@ def verdict(results: dict[str, Any]) -> str:
     )
     return (
         f"The MAT is {abs(difference):.2f} BLEU {side} the Transformer that was trained on for as "
-        f"many updates, {certainty} (paired bootstrap over the test sentences, p = {p:.3f}). This "
-        f"is one seed: another may differ by about a point, so run it with others before you "
-        f"conclude anything."
+        f"many updates, {certainty} (paired bootstrap over the test sentences, p = {p:.3f}). That "
+        f"is one seed's answer: --seed gives others."
     )
 
 
@@ -102,11 +101,10 @@ def _table(stages: list[Any]) -> str:
 
 def _chart(stages: list[Any]) -> str:
     """Validation loss by update as lines; the second stages start where the first one ended."""
-    end = stages[0].curve[-1][0]
-    lines = {
-        stage.name: [(x + (0 if stage is stages[0] else end), y) for x, y in stage.curve]
-        for stage in stages
-    }
+    end, reached = stages[0].curve[-1]
+    lines = {stages[0].name: stages[0].curve}
+    for stage in stages[1:]:
+        lines[stage.name] = [(end, reached), *((end + x, y) for x, y in stage.curve)]
     points = [point for line in lines.values() for point in line]
     right, low, high = max(x for x, _ in points), min(y for _, y in points), points[0][1]
     width, height, left, base = 760, 300, 44, 270
