@@ -223,4 +223,7 @@ def test_a_recipe_without_from_fetches_and_prepares(
     assert "fetching corpus.tgz" in capsys.readouterr().err
     assert (tmp_path / "c/corpus.tgz").is_file()
     assert main(words) == 0
+    (tmp_path / "c/corpus.tgz").unlink()
+    assert main(words) == 0
+    assert "was prepared already" in capsys.readouterr().out
     assert len(server.asked) == 1

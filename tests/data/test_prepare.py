@@ -360,6 +360,7 @@ def test_a_missing_split_says_what_was_looked_for_and_what_is_there(
         (["multi30k-de-en", "--merges", "5", "--vocabulary", "9"], "say the same thing twice"),
         (["code-java", "--merges", "5"], "code-java has word vocabularies"),
         (["code-java", "--vocabulary", "5"], "takes two sizes, SOURCE TARGET"),
+        (["code-java", "--lowercase"], "code-java keeps its words as they are"),
         (["multi30k-de-en", "--vocabulary", "5", "6"], "takes one size"),
     ],
 )

@@ -52,6 +52,11 @@ def prepare(
     """
     output = Path(output)
     progress = progress or _silent
+    if isinstance(recipe, Recipe) and not places and not overwrite:
+        # What was fetched need not be there any more for the folder to be recognised.
+        done = finished(output, _request(recipe, skip_bad_lines=skip_bad_lines))
+        if done is not None:
+            return done, False
     places = places or _fetched(recipe, cache, progress)
     if not isinstance(recipe, Recipe):
         return prepare_glue(
@@ -62,9 +67,10 @@ def prepare(
             overwrite=overwrite,
             progress=progress,
         )
-    library = Library([Path(place) for place in places])
-    files = find_files(recipe, library)
-    request = _request(recipe, files, skip_bad_lines=skip_bad_lines)
+    progress("checking the files", 0, None)
+    files = find_files(recipe, Library([Path(place) for place in places]))
+    used = {source for parts in files.values() for _, *sides in parts for source in sides}
+    request = _request(recipe, skip_bad_lines=skip_bad_lines) | {"inputs": describe_inputs(used)}
     if not overwrite:
         done = finished(output, request)
         if done is not None:
@@ -333,9 +339,8 @@ def _reread(folder: Path, split: str) -> Iterator[dict[str, list[str]]]:
             yield lines
 
 
-def _request(recipe: Recipe, files: Files, *, skip_bad_lines: bool) -> dict[str, Any]:
-    """What decides the contents of the folder: the same request gives the same folder."""
-    used = [source for parts in files.values() for _, *sides in parts for source in sides]
+def _request(recipe: Recipe, *, skip_bad_lines: bool) -> dict[str, Any]:
+    """What decides the contents of the folder, besides the input files."""
     return {
         "kind": "pairs",
         "recipe": recipe.name,
@@ -349,7 +354,6 @@ def _request(recipe: Recipe, files: Files, *, skip_bad_lines: bool) -> dict[str,
             "normalise_code": recipe.normalise_code,
             "skip_bad_lines": skip_bad_lines,
         },
-        "inputs": describe_inputs(used),
     }
 
 

@@ -143,6 +143,10 @@ class Recipe(Corpus):
     ) -> "Recipe":
         """The recipe with the user's own settings where they are given; a limit of 0 is none."""
         changes: dict[str, Any] = {}
+        if lowercase is not None and self.text.kind == "words":
+            raise UserError(
+                f"--lowercase is for languages; {self.name} keeps its words as they are."
+            )
         if lowercase is not None:
             changes["text"] = dataclasses.replace(self.text, lowercase=lowercase)
         if merges is not None or vocabulary is not None:
