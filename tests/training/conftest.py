@@ -143,7 +143,9 @@ def run_processes(function: Callable[[], Any], world: int = 2) -> list[int | Non
         for rank in range(world)
     ]
     for process in started:
-        process.join(timeout=120)
+        process.join(timeout=60)
+        if process.is_alive():
+            process.kill()
     return [process.exitcode for process in started]
 
 

@@ -27,7 +27,7 @@ from multibranch.training.display import Display
 from multibranch.training.keeping import Keeping
 from multibranch.training.memory import is_out_of_memory, out_of_memory
 from multibranch.training.optimiser import Optimiser
-from multibranch.training.processes import join, leave
+from multibranch.training.processes import join
 from multibranch.training.progress import Outcome, Progress, reason_to_stop, share_done
 from multibranch.training.run_folder import RunFolder
 from multibranch.training.schedule import inverse_sqrt
@@ -193,6 +193,7 @@ class Trainer:
                         f"stopped by {why} after update {self.progress.update:,}, which is saved: "
                         "start the same command again to go on"
                     )
+            self.processes.wait()  # for the first, which has been writing
             parameters = sum(p.numel() for p in self.model.parameters())
             return Outcome(self.folder.path, self.progress, why, self._signal, parameters)
         except Exception as error:
@@ -202,7 +203,6 @@ class Trainer:
         finally:
             self.keeping.background.close()
             self.folder.release()
-            leave(self.processes)
 
     def _epochs(self) -> str:
         """Run updates until there is a reason to stop, and give it."""

@@ -4,6 +4,7 @@ Every process draws the same branches to drop and its own dropout. DDP averages 
 (`train.sharding: full`) also shares out weights and Adam's moments, for models that outgrow a GPU.
 """
 
+import atexit
 import json
 import os
 from collections.abc import Callable
@@ -86,21 +87,26 @@ class Processes:
 
 
 def join(device: str) -> Processes:
-    """Join the run that torchrun's environment describes, or be the only process."""
+    """Join the processes that torchrun's environment describes, or be the only one."""
     world = int(os.environ.get("WORLD_SIZE", "1"))
     rank = int(os.environ.get("RANK", "0"))
     chosen = choose_device(device, int(os.environ.get("LOCAL_RANK", "0")))
     if chosen.type == "cuda":
         torch.cuda.set_device(chosen)
     if world > 1 and not dist.is_initialized():
-        dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo")
+        store, rank, world = next(dist.rendezvous("env://"))
+        # torchrun's store outlives its workers: those started again must not find the addresses
+        # of those that died.
+        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        dist.init_process_group(
+            "nccl" if chosen.type == "cuda" else "gloo",
+            store=dist.PrefixStore(f"attempt-{attempt}", store),
+            rank=rank,
+            world_size=world,
+        )
+        # Once for all runs of this process: who left could not join those who have not yet.
+        atexit.register(dist.destroy_process_group)
     return Processes(rank, world, chosen)
-
-
-def leave(processes: Processes) -> None:
-    """Leave the run."""
-    if processes.world > 1 and dist.is_initialized():
-        dist.destroy_process_group()
 
 
 def choose_device(device: str, local_rank: int = 0) -> torch.device:
