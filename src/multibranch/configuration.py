@@ -103,7 +103,7 @@ def _parse(text: str, *, where: str) -> Any:
         line = "" if mark is None else f", line {mark.line + 1}"
         raise UserError(f"{where}{line} is no YAML: {error.problem or error.context}") from None
     except yaml.YAMLError as error:
-        raise UserError(f"{where} is no YAML: {error}") from None
+        raise UserError(f"{where} is no YAML: {' '.join(str(error).split())}") from None
 
 
 def _set(kind: type, content: dict[str, Any], name: str, text: str) -> None:
