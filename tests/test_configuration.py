@@ -6,7 +6,7 @@ from typing import Literal
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from multibranch import configuration
@@ -164,6 +164,8 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     assert configuration.load(Config, path) == config
 
 
+@settings(max_examples=60, deadline=None)
+@example(name="\x85", share=0.0, number=0)
 @given(name=st.text(), share=st.floats(allow_nan=False, allow_infinity=False), number=st.integers())
 def test_any_value_survives(name: str, share: float, number: int) -> None:
     config = Outer(title=name, inner=Inner(share=share, number=number))

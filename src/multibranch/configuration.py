@@ -81,7 +81,11 @@ def override(config: Section, words: Sequence[str]) -> Section:
 
 def to_yaml(config: Any) -> str:
     """The whole configuration as YAML."""
-    return yaml.safe_dump(dataclasses.asdict(config), sort_keys=False, allow_unicode=True)
+    content = dataclasses.asdict(config)
+    text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
+    if yaml.load(text, Loader=_Loader) != content:  # PyYAML loses some control characters
+        text = yaml.safe_dump(content, sort_keys=False)
+    return text
 
 
 def differences(one: Any, other: Any) -> list[tuple[str, Any, Any]]:
