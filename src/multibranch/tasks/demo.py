@@ -31,7 +31,7 @@ Tell = Callable[[str], None]
 class DemoSettings:
     """Sizes that show the procedure in a few minutes on two processor cores."""
 
-    pairs: int = 2000
+    pairs: int = 1500
     width: int = 64
     hidden: int = 256
     layers: int = 2
@@ -42,8 +42,8 @@ class DemoSettings:
     learning_rate: float = 3e-3
     warmup: int = 150
     first_updates: int = 480
-    second_updates: int = 300
-    validate_every: int = 60
+    second_updates: int = 450
+    validate_every: int = 75
     average: int = 3
     test_sentences: int = 1000
 
