@@ -173,14 +173,17 @@ class _Work:
             else:
                 self._keep(split, lot, outputs)
             self.progress(f"tokenising {split}", facts["read"], None)
-        for name in self._held_out | {split: 1} if training else {split: 1}:
-            if not self.facts[name]["pairs"]:
-                raise UserError(
-                    f"nothing is left for the {name} split of {self.recipe.name}: of "
-                    f"{facts['read']} pairs {_tell_dropped(facts['dropped'])}; look at the files, "
-                    "allow more with --max-length and --max-ratio, or hold out more with "
-                    "--hold-out."
-                )
+        for name in [split, *(self._held_out if training else [])]:
+            self._require(name, facts)
+
+    def _require(self, split: str, facts: dict[str, Any]) -> None:
+        """A split without a pair is an error; ``facts`` are of the files that it comes from."""
+        if not self.facts[split]["pairs"]:
+            raise UserError(
+                f"nothing is left for the {split} split of {self.recipe.name}: of {facts['read']} "
+                f"pairs {_tell_dropped(facts['dropped'])}; look at the files, allow more with "
+                "--max-length and --max-ratio, or hold out more with --hold-out."
+            )
 
     def _lots(self, split: str) -> Iterator[Lot]:
         text = self.recipe.text
@@ -262,6 +265,7 @@ class _Work:
                     tokens[side] += sum(map(len, ids[side]))
                     unknown[side] += sum(sequence.count(UNK) for sequence in ids[side])
                 self.progress(f"encoding {split}", through, total)
+        self._require(split, facts)
         for side in SIDES:
             _words_file(folder, split, side).unlink()
             facts[f"{side}_tokens"] = tokens[side]

@@ -43,7 +43,6 @@ _ELIDED = re.compile(r"(?:[cdjlmnot]|qu|(?:de|da|ne|su|a|co)ll|aujourd|jusqu|lor
 _REFERENCES = frozenset({"COM", "KOM", "SEC", "SEK", "CES", "CON"})
 _YEAR = re.compile(r"[0-9]0s\b|[0-9]{2}$")
 _WORD_END = re.compile(r"[^\W_]$")
-_WORD_START = re.compile(r"[^\W_]")
 _LETTER_START = re.compile(r"[^\W\d_]")
 _ENGLISH_CONTRACTION = re.compile(r"'[^\W\d_]")
 
