@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
     if os.environ.get("RANK", "0") == "0":
         rows = [_row(name, outcome) for name, outcome in outcomes]
         if not args.json:
-            rows = [{key: row[key] for key in row if key not in ONLY_JSON} for row in rows]
+            rows = [{name: row[key] for name, key in SHOWN.items() if key in row} for row in rows]
         print_result(rows, as_json=args.json, title="Training")
     stopped = next((outcome.signal for _, outcome in outcomes if outcome.interrupted), None)
     return 0 if stopped is None else 128 + stopped
@@ -81,7 +81,16 @@ def _train_classifier(args: argparse.Namespace) -> int:
     return 0
 
 
-ONLY_JSON = ("folder", "best_update", "ended")  # the lines above the table say it
+# The columns of the table, which fit 80 characters; the lines above it say the rest.
+SHOWN = {
+    "model": "model",
+    "parameters": "parameters",
+    "updates": "updates",
+    "valid loss": "validation_loss",
+    "perplexity": "perplexity",
+    "score": "score",
+    "minutes": "minutes",
+}
 
 
 def _row(name: str, outcome: Any) -> dict[str, Any]:
