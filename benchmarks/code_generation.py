@@ -6,8 +6,8 @@
 
 The first trains the models of configs/code-*.yaml, of which any key can be overridden, and decodes
 the test set. A run ends when its score on the validation pairs no longer rises, or when its share
-of the minutes is over: they are divided among the runs that are still to be done. Started again,
-those that time ended are trained further, and those that converged are left alone.
+of the minutes is over. Time that is left is shared out again among the runs that time ended; so is
+that of the next start, which trains these further and leaves alone those that converged.
 
 The second scores what was decoded, where the parsers are installed: OUTPUT/results is all it needs
 (*.txt: the best outputs; *.n-best.tsv.xz: number of the line, score, positions where <unk> was the
@@ -43,6 +43,7 @@ from multibranch.tasks.code import (
     validation_score,
 )
 from multibranch.training import Config, Trainer
+from multibranch.training.progress import reason_to_stop
 
 CONFIGS = Path(__file__).resolve().parents[1] / "configs"
 RATES = (0.0, 0.1, 0.2, 0.3)
@@ -131,6 +132,7 @@ def train(run: Run, data: PreparedData, config: Config, seconds: float) -> dict[
         "seconds": round(progress.seconds, 1),
         "seconds_this_time": round(progress.seconds - before, 1),
         "stopped": outcome.stopped,
+        "ended": reason_to_stop(config.train, progress, out_of_time=False) is not None,
         "converged": progress.stale >= patience,
         "best_update": progress.best_update,
         "best_score": progress.best_score,
@@ -187,37 +189,44 @@ def references(data: PreparedData, count: int | None = None) -> list[str]:
 
 
 def experiments(args: argparse.Namespace, data: PreparedData, overrides: list[str]) -> None:
-    """Train and decode whatever has not converged yet, within the minutes."""
+    """Train and decode what has not converged yet, round after round, within the minutes.
+
+    In a round every run may train for the same time, so that none owes its score to its place.
+    """
     clock = Clock(args.minutes)
     (args.output / "results").mkdir(parents=True, exist_ok=True)
     runs = [Run(name, seed, args.output) for seed in args.seeds for name in args.only]
     waiting = [run for run in runs if not run.converged]
-    for position, run in enumerate(waiting):
-        begin = time.monotonic()
-        seconds = clock.training_seconds(len(waiting) - position)
-        if seconds < 60 * args.least:
-            say(f"{run.label}: no time left; {len(waiting) - position} runs are still to be done")
-            return
-        say(f"{run.label}: training for {seconds:.0f} seconds at most")
-        config = run.config(data, [*overrides, f"--train.device={args.device}"])
-        if position == 0:
-            say(str(dropped(data, config)))
-        record = train(run, data, config, seconds)
-        record |= {"command": " ".join(["python", *args.command]), **machine(args.device)}
-        record["test"] = decode(run, data, args)
-        run.result().write_text(json.dumps(record, indent=1) + "\n", "utf-8")
-        spent = time.monotonic() - begin
-        clock.overhead = 1.1 * (spent - record["seconds_this_time"]) + 2
-        say(f"{run.label}: {record['stopped']}; {json.dumps(record['test'])}; {spent:.0f} s in all")
-        forget()
+    while waiting:
+        most, left = clock.training_seconds(len(waiting)), []
+        for position, run in enumerate(waiting):
+            seconds = min(most, clock.training_seconds(len(waiting) - position))
+            if seconds < 60 * args.least:
+                say(f"no time left: {len(waiting) - position + len(left)} runs have not converged")
+                return
+            begin = time.monotonic()
+            say(f"{run.label}: training for {seconds:.0f} seconds at most")
+            record = one(run, data, args, overrides, seconds)
+            spent = time.monotonic() - begin
+            say(f"{run.label}: {record['stopped']}; {record['test']}; {spent:.0f} s in all")
+            clock.overhead = 1.1 * (spent - record["seconds_this_time"]) + 2
+            left += [] if record["ended"] else [run]
+        waiting = left
 
 
-def dropped(data: PreparedData, config: Config) -> Any:
-    """What data.max_length leaves out of the training pairs."""
-    batches = PackedBatches(
-        data.split("train"), tokens=config.train.tokens, max_length=config.data.max_length
-    )
-    return batches.report
+def one(
+    run: Run, data: PreparedData, args: argparse.Namespace, overrides: list[str], seconds: float
+) -> dict[str, Any]:
+    """Train a run for so many seconds at most, and decode; the record that is kept of it."""
+    config = run.config(data, [*overrides, f"--train.device={args.device}"])
+    record = train(run, data, config, seconds)
+    record |= {"command": " ".join(["python", *args.command]), **machine(args.device)}
+    limits = {"tokens": config.train.tokens, "max_length": config.data.max_length}
+    record["pairs"] = str(PackedBatches(data.split("train"), **limits).report)
+    record["test"] = decode(run, data, args)
+    run.result().write_text(json.dumps(record, indent=1) + "\n", "utf-8")
+    forget()
+    return record
 
 
 def machine(device: str) -> dict[str, str]:

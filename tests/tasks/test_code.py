@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from multibranch.cli import main
 from multibranch.cli.code_scores import show_code_scores
 from multibranch.data import PreparedData
 from multibranch.data.builtin import builtin
@@ -209,6 +210,19 @@ def test_the_table_shows_both_choices(
     for value in (result["pov"], result["without_valid_only"]["pov"], result["sentence_bleu"]):
         assert f"{value:.2f}" in shown
     assert f"changed {result['without_valid_only']['changed_outputs']} outputs" in shown
+
+
+def test_the_verb_evaluate_gives_the_same_scores(
+    trained: Path, data: PreparedData, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["evaluate", str(trained), "--valid-only", "--beam", "3", "--limit", "10"]
+    assert main([*words, "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said == evaluate_code(trained, data, valid_only=True, beam=3, limit=10)
+    assert main(words) == 0
+    shown = capsys.readouterr().out
+    assert f"{said['sentence_bleu']:.2f}" in shown
+    assert "smooth:method4" in shown.replace("\n", "").replace("│", "").replace(" ", "")
 
 
 # -- Own files --------------------------------------------------------------------------------

@@ -4,8 +4,8 @@ import sys
 from typing import Any
 
 _NAMES = {
-    "sentence_bleu": "BLEU, mean of the outputs'",
-    "bleu": "BLEU, corpus",
+    "sentence_bleu": "sentence BLEU, mean",
+    "bleu": "corpus BLEU",
     "exact_match": "exact match",
     "pov": "PoV: outputs that parse",
     "reference_pov": "PoV of the references",
