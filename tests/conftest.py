@@ -10,7 +10,7 @@ torch.set_num_threads(1)
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
-    """The folder of real corpora that may lie beside the project; tests that need it skip without."""
+    """The folder of real corpora that may lie beside the project; without it such tests skip."""
     folder = Path(__file__).resolve().parents[2] / "shared" / "data"
     if not folder.is_dir():
         pytest.skip("no real corpora beside the project (../shared/data)")
