@@ -26,6 +26,7 @@ VERBS = {
     "classify": "label lines from standard input with a fine-tuned encoder",
     "evaluate": "score a model on a split of its corpus",
     "inspect": "draw the attention of every branch for one sentence",
+    "export": "write a model for another engine: CTranslate2 (int8) or ONNX",
 }
 
 

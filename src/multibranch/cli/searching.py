@@ -41,6 +41,12 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="1,3",
         help="decode with these branches only, counted from 1, to see what each is worth",
     )
+    parser.add_argument(
+        "--engine",
+        default="torch",
+        choices=["torch", "ctranslate2"],
+        help="what decodes; ctranslate2 takes what `multibranch export` wrote (default torch)",
+    )
     parser.add_argument("--device", default="auto", help="cpu, cuda or auto (default)")
     parser.add_argument(
         "--precision",
@@ -79,7 +85,12 @@ def load_translator(args: argparse.Namespace) -> "Translator":
     """The Translator that `add_model_arguments` asked for."""
     from multibranch.decoding import Translator
 
-    return Translator.load(
+    engine: type[Translator] = Translator
+    if args.engine == "ctranslate2":
+        from multibranch.export import CTranslate2Engine
+
+        engine = CTranslate2Engine
+    return engine.load(
         args.models,
         device=args.device,
         branches=parse_branches(args.branches),

@@ -6,6 +6,7 @@
   multibranch translate runs/mat --branches 1,3 < input.de               two branches of it only
   multibranch translate runs/mat --n-best 5 < input.de                   line, score, text
   multibranch translate runs/mat --sample --top-p 0.9 --seed 7 < input.de
+  multibranch translate --engine ctranslate2 exported < input.de         what `export` wrote
 
 Input is UTF-8 text as people write it, and so is the output; with --tokenised both are words
 separated by blanks. A blank line stays blank. Input of any length is read, decoded and written in

@@ -1,0 +1,58 @@
+"""Write a trained model for another engine: CTranslate2 (fast, int8, no PyTorch) or ONNX.
+
+  multibranch export runs/mat --format ctranslate2 --quantization int8 --output exported
+  multibranch translate --engine ctranslate2 exported < input.de > output.en
+
+  multibranch export runs/mat --format onnx --output exported
+  multibranch export runs/sst2 --format onnx --output exported      a classifier
+
+The branches are folded into heads, so that the engine computes the same function. What was written
+is run by its engine and held against PyTorch before it is put in place; the result names the
+largest difference seen, of a token's log-probability (ctranslate2) or of a logit (onnx). --output
+must not exist. What cannot be exported is refused, and nothing is written.
+"""
+
+import argparse
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", metavar="DIR", help="a model directory, or a classifier's folder")
+    parser.add_argument(
+        "--format", required=True, choices=["ctranslate2", "onnx"], help="what to write"
+    )
+    parser.add_argument("--output", required=True, metavar="DIR", help="where it goes")
+    parser.add_argument(
+        "--quantization",
+        choices=[
+            "float32",
+            "int8",
+            "int8_float32",
+            "int8_float16",
+            "int8_bfloat16",
+            "int16",
+            "float16",
+            "bfloat16",
+        ],
+        help="for ctranslate2: what the weights are stored in (default float32)",
+    )
+    parser.add_argument(
+        "--positions",
+        type=int,
+        metavar="N",
+        help="for ctranslate2: the longest sequence, in tokens (default 2048)",
+    )
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+
+
+def run(args: argparse.Namespace) -> None:
+    from multibranch.cli.output import print_result
+    from multibranch.export import export
+
+    row = export(
+        args.model,
+        args.output,
+        format=args.format,
+        quantization=args.quantization,
+        positions=args.positions,
+    )
+    print_result([row], as_json=args.json, title="Exported")

@@ -1,0 +1,363 @@
+"""CTranslate2Engine: an exported model with the interface of decoding.Translator.
+
+The search options mean what they mean there, and so do the scores. CTranslate2's beam search is
+ours (2·beam candidates, ended ones set aside, done when `beam` have ended) but for two things:
+
+- It ends nothing: what is unfinished at the maximum length comes back as it is. We end it, as ours
+  does. And it has one maximum length for a batch: sentences that pass their own are searched again.
+- What it may not write is taken out before the softmax, so that the probabilities of the rest grow;
+  ours does it after. So nothing is forbidden at first. Only where something turned up that may not
+  is the sentence searched again, with that forbidden; the same where a minimum length, forbidden
+  repetitions or a prefix are asked for. What is found so is scored by the model anew.
+"""
+
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from multibranch.decoding import Hypothesis, SearchOptions, Translator
+from multibranch.decoding.generate import batches
+from multibranch.decoding.translator import unused_ids
+from multibranch.errors import UserError
+from multibranch.export.ctranslate2 import FORMAT
+from multibranch.export.folder import read_description, require, vocabulary
+from multibranch.text import BOS, EOS, PAD, SPECIAL_TOKENS, UNK, TextPipeline
+
+BATCH_TOKENS = 1024
+_END = SPECIAL_TOKENS[EOS]
+
+
+@dataclass(frozen=True)
+class _Sentence:
+    """What one search is given: source and prefix as tokens, and the most tokens it may write."""
+
+    source: list[str]
+    prefix: list[str]
+    limit: int
+
+
+@dataclass(frozen=True)
+class _Found:
+    """One hypothesis as CTranslate2 gives it, the end of sentence not among its tokens."""
+
+    tokens: list[str]
+    score: float
+    ended: bool
+
+
+class CTranslate2Engine(Translator):
+    """Translates lines with a model that `multibranch export --format ctranslate2` wrote.
+
+    Use `load`. What CTranslate2 cannot do (ensembles, choosing branches, sampling, a repetition
+    penalty) is refused by name. `Hypothesis.unknowns` is 0: it does not say what it did not choose.
+
+    Args:
+        engine: a ctranslate2.Translator.
+        text: the model's text pipeline.
+        positions: the longest sequence that the model reads or writes, in tokens.
+        defaults: search options other than SearchOptions' own defaults, by name.
+    """
+
+    def __init__(
+        self,
+        engine: Any,
+        text: TextPipeline,
+        *,
+        positions: int,
+        defaults: dict[str, Any] | None = None,
+    ) -> None:
+        self.engine = engine
+        self.text = text
+        self.positions = positions
+        self._defaults = defaults or {}
+        self._never = unused_ids(text, text.target_size)
+        self._source_tokens = vocabulary(text, "source")
+        self._target_tokens = vocabulary(text, "target")
+        self._target_ids = {token: number for number, token in enumerate(self._target_tokens)}
+        # Where words have no parts <unk> is often the likeliest: it is forbidden from the start.
+        self._knows_unknown = text.settings.kind == "words"
+
+    @classmethod
+    def load(
+        cls,
+        folders: str | Path | Sequence[str | Path],
+        *,
+        device: str | torch.device = "auto",
+        branches: Sequence[int] | None = None,
+        precision: str = "float32",
+        cuda_graphs: bool = False,
+        threads: int | None = None,
+    ) -> "CTranslate2Engine":
+        """Load an exported folder.
+
+        Args:
+            device: "auto" is a GPU where there is one.
+            branches, precision, cuda_graphs: of the other engine; only their defaults are taken.
+            threads: CPU threads; as many as PyTorch uses unless given.
+        """
+        places = [Path(f) for f in ([folders] if isinstance(folders, str | Path) else folders)]
+        _refuse_others(places, branches=branches, precision=precision, cuda_graphs=cuda_graphs)
+        [folder] = places
+        ctranslate2 = require("ctranslate2", what="the engine ctranslate2")
+        said = read_description(folder, format=FORMAT)
+        text = TextPipeline.load(folder)
+        _check_vocabularies(folder, text)
+        threads = threads or torch.get_num_threads()
+        where = _device(ctranslate2, str(device))
+        try:
+            # One worker a core: two batches at once need less waiting than one batch cut in two.
+            engine = ctranslate2.Translator(
+                os.fspath(folder), device=where, inter_threads=threads, intra_threads=1
+            )
+        except (RuntimeError, ValueError) as error:
+            raise UserError(f"CTranslate2 cannot load {folder}: {error}") from None
+        defaults = said.get("decoding")
+        return cls(
+            engine,
+            text,
+            positions=int(said.get("positions", 0)),
+            defaults=defaults if isinstance(defaults, dict) else {},
+        )
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device(self.engine.device)
+
+    def options(self, **changes: Any) -> SearchOptions:
+        """As Translator's; what CTranslate2 cannot do is refused here."""
+        asked = super().options(**changes)
+        if asked.sample:
+            raise UserError(
+                "the engine ctranslate2 does not sample as ours does, reproducibly sentence by "
+                "sentence: use --engine torch for --sample"
+            )
+        if asked.repetition_penalty != 1:
+            raise UserError(
+                "the repetition penalty of the engine ctranslate2 is another one than ours: use "
+                "--engine torch, or --no-repeat-ngram"
+            )
+        return asked
+
+    def search(
+        self,
+        sources: Sequence[Sequence[int]],
+        options: SearchOptions,
+        *,
+        prefixes: Sequence[Sequence[int]] | None = None,
+        batch_tokens: int | None = None,
+        progress: Callable[[int], None] | None = None,
+    ) -> list[list[Hypothesis]]:
+        """Ids in, hypotheses without texts out; see the head of this module."""
+        begun = prefixes if prefixes is not None else [()] * len(sources)
+        sentences = [self._sentence(s, p, options) for s, p in zip(sources, begun)]
+        forbid = bool(options.min_length or options.no_repeat_ngram or any(map(len, begun)))
+        forbid |= self._knows_unknown and not options.allow_unknown
+        found: list[list[Hypothesis]] = [[] for _ in sentences]
+        again: dict[int, list[int]] = {}  # by limit, the sentences to search again
+        for members, results in self._batched(sentences, options, forbid, batch_tokens):
+            fine = [not self._in_doubt(sentences[m], r, options) for m, r in zip(members, results)]
+            for m in (m for m, ok in zip(members, fine) if not ok):
+                again.setdefault(sentences[m].limit, []).append(m)
+            kept = [(m, r) for m, r, ok in zip(members, results, fine) if ok]
+            self._note(found, kept, sentences, options, score_anew=forbid)
+            if progress is not None and kept:
+                progress(len(kept))
+        for members in again.values():
+            lot = [sentences[m] for m in members]
+            results = self._submit(lot, options, forbid=True, limit=lot[0].limit)()
+            self._note(found, list(zip(members, results)), sentences, options, score_anew=True)
+            if progress is not None:
+                progress(len(members))
+        return found
+
+    # -- What CTranslate2 is asked ----------------------------------------------------------
+
+    def _sentence(
+        self, source: Sequence[int], prefix: Sequence[int], options: SearchOptions
+    ) -> _Sentence:
+        if len(source) > self.positions or len(prefix) >= self.positions:
+            raise UserError(
+                f"a line has {max(len(source), len(prefix))} tokens, and this exported model takes "
+                f"{self.positions}: split the line, or export with more --positions"
+            )
+        longest = max(options.longest(len(source) - 1), len(prefix))
+        return _Sentence(
+            [self._source_tokens[number] for number in source[:-1]],
+            [self._target_tokens[number] for number in prefix],
+            min(longest, self.positions - 1),
+        )
+
+    def _batched(
+        self,
+        sentences: Sequence[_Sentence],
+        options: SearchOptions,
+        forbid: bool,
+        batch_tokens: int | None,
+    ) -> Iterator[tuple[list[int], list[list[_Found]]]]:
+        """Search in batches of similar length; all are begun before the first is awaited."""
+        tokens = batch_tokens or max(64, BATCH_TOKENS * 5 // max(5, options.beam))
+        lengths = [len(sentence.source) + 1 for sentence in sentences]
+        begun = []
+        for members in batches(lengths, tokens):
+            lot = [sentences[member] for member in members]
+            # One step more than the longest has tokens: its end.
+            limit = max(sentence.limit for sentence in lot) + 1
+            begun.append((members, self._submit(lot, options, forbid=forbid, limit=limit)))
+        for members, wait in begun:
+            yield members, wait()
+
+    def _submit(
+        self, sentences: Sequence[_Sentence], options: SearchOptions, *, forbid: bool, limit: int
+    ) -> Callable[[], list[list[_Found]]]:
+        """Begin the search of a batch, at most `limit` steps; what is given back awaits it."""
+        forbidden = [[self._target_tokens[number]] for number in sorted(self._forbidden(options))]
+        prefixes = [sentence.prefix for sentence in sentences]
+        pending = self.engine.translate_batch(
+            [sentence.source for sentence in sentences],
+            prefixes if any(prefixes) else None,
+            asynchronous=True,
+            beam_size=options.beam,
+            num_hypotheses=options.beam,  # all: they tell whether the search went as ours
+            # At exactly 0 it stops by another rule.
+            length_penalty=options.length_penalty or 1e-30,
+            no_repeat_ngram_size=options.no_repeat_ngram,
+            suppress_sequences=forbidden if forbid else None,
+            return_end_token=True,  # so that the length in its scores counts it, as in ours
+            max_input_length=0,
+            max_decoding_length=max(1, limit),
+            min_decoding_length=min(options.min_length, max(1, limit)),
+            return_scores=True,
+        )
+        return lambda: [_found(one.result()) for one in pending]
+
+    def _forbidden(self, options: SearchOptions) -> set[int]:
+        """The ids that may not be written."""
+        never = {BOS, PAD, *options.never} | (set() if options.allow_unknown else {UNK})
+        return never - {EOS}
+
+    def _in_doubt(self, sentence: _Sentence, results: list[_Found], options: SearchOptions) -> bool:
+        """Whether our search would have gone another way."""
+        return any(
+            not one.ended
+            or len(one.tokens) > sentence.limit
+            or self._has_forbidden(one, sentence, options)
+            for one in results
+        )
+
+    def _has_forbidden(self, found: _Found, sentence: _Sentence, options: SearchOptions) -> bool:
+        written = found.tokens[len(sentence.prefix) :]
+        return not self._forbidden(options).isdisjoint(self._target_ids[token] for token in written)
+
+    # -- What it answered -------------------------------------------------------------------
+
+    def _note(
+        self,
+        found: list[list[Hypothesis]],
+        results: Sequence[tuple[int, list[_Found]]],
+        sentences: Sequence[_Sentence],
+        options: SearchOptions,
+        *,
+        score_anew: bool,
+    ) -> None:
+        """Put the results of some sentences into `found` as hypotheses, best first."""
+        if score_anew:
+            results = self._scored_anew(results, sentences, options)
+        for member, several in results:
+            found[member] = [
+                Hypothesis(
+                    tuple(self._target_ids[token] for token in one.tokens),
+                    one.score,
+                    one.score * (len(one.tokens) + 1) ** options.length_penalty,
+                )
+                for one in several[: options.n_best]
+            ]
+
+    def _scored_anew(
+        self,
+        results: Sequence[tuple[int, list[_Found]]],
+        sentences: Sequence[_Sentence],
+        options: SearchOptions,
+    ) -> list[tuple[int, list[_Found]]]:
+        """The hypotheses ended, each once, with the model's own scores, best first."""
+        distinct = []
+        for member, several in results:
+            sentence = sentences[member]
+            allowed = [o for o in several if not self._has_forbidden(o, sentence, options)]
+            cut = {tuple(one.tokens[: sentence.limit]) for one in allowed}
+            distinct += [(member, tokens) for tokens in sorted(cut)]
+        scores = self.engine.score_batch(
+            [sentences[member].source for member, _ in distinct],
+            [list(tokens) for _, tokens in distinct],
+            max_batch_size=BATCH_TOKENS,
+            batch_type="tokens",
+            max_input_length=0,
+        )
+        scored: dict[int, list[_Found]] = {member: [] for member, _ in results}
+        for (member, tokens), scoring in zip(distinct, scores):
+            score = sum(scoring.log_probs) / (len(tokens) + 1) ** options.length_penalty
+            scored[member].append(_Found(list(tokens), score, True))
+        return [
+            (member, sorted(several, key=lambda one: -one.score))
+            for member, several in scored.items()
+        ]
+
+
+def _found(result: Any) -> list[_Found]:
+    return [
+        _Found(tokens[:-1], score, True)
+        if tokens and tokens[-1] == _END
+        else _Found(tokens, score, False)
+        for tokens, score in zip(result.hypotheses, result.scores)
+    ]
+
+
+def _refuse_others(
+    places: Sequence[Path], *, branches: object, precision: str, cuda_graphs: bool
+) -> None:
+    """Refuse what only the other engine can do."""
+    if not places:
+        raise UserError("no exported model was given")
+    if len(places) > 1:
+        raise UserError(
+            "the engine ctranslate2 decodes with one model: use --engine torch for an ensemble"
+        )
+    if branches is not None:
+        raise UserError(
+            "an exported model has its branches folded into heads: choose branches of the model "
+            "directory it was made from, with --engine torch"
+        )
+    if precision != "float32" or cuda_graphs:
+        raise UserError(
+            "what an exported model computes in was chosen when it was exported (--quantization), "
+            "and CUDA graphs are of the engine torch"
+        )
+
+
+def _check_vocabularies(folder: Path, text: TextPipeline) -> None:
+    """Refuse a folder whose tokenizer is not that of its model."""
+    for side in ("source", "target"):
+        files = [folder / f"{name}_vocabulary.json" for name in (side, "shared")]
+        try:
+            path = next(path for path in files if path.is_file())
+            tokens = json.loads(path.read_text(encoding="utf-8"))
+        except StopIteration:
+            raise UserError(f"{folder} is incomplete: it has no {files[1].name}") from None
+        except (OSError, ValueError) as error:
+            raise UserError(f"{path} is damaged: {error}; export the model again") from None
+        if tokens != vocabulary(text, side):
+            raise UserError(
+                f"{path} holds other tokens than the tokenizer beside it: export the model again"
+            )
+
+
+def _device(ctranslate2: Any, asked: str) -> str:
+    if asked not in ("auto", "cpu", "cuda"):
+        raise UserError(f"there is no device {asked!r}; say auto, cpu or cuda")
+    if asked == "cuda" and not ctranslate2.get_cuda_device_count():
+        raise UserError("there is no GPU that CTranslate2 can use here; say --device cpu")
+    return asked

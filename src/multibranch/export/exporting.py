@@ -1,0 +1,117 @@
+"""From a model directory to an exported folder: what the verb `export` does."""
+
+from pathlib import Path
+from typing import Any
+
+from multibranch.directory import (
+    CONFIG,
+    MODEL_TYPE,
+    check_folder,
+    load_model,
+    load_text,
+    read_config,
+    read_json,
+)
+from multibranch.errors import UserError
+from multibranch.export.ctranslate2 import POSITIONS, export_ctranslate2
+from multibranch.export.folder import check_output, require
+from multibranch.export.onnx import export_onnx
+
+FORMATS = ("ctranslate2", "onnx")
+_CLASSIFIER = "ForSequenceClassification"
+
+
+def export(
+    folder: str | Path,
+    output: str | Path,
+    *,
+    format: str,
+    quantization: str | None = None,
+    positions: int | None = None,
+) -> dict[str, Any]:
+    """Export a model directory, or a classifier's; gives back what to tell of it.
+
+    Args:
+        format: one of FORMATS.
+        quantization: for CTranslate2, one of ctranslate2.QUANTIZATIONS; float32 unless given.
+        positions: for CTranslate2, the longest sequence in tokens (ctranslate2.POSITIONS).
+    """
+    folder, output = Path(folder), Path(output)
+    if format not in FORMATS:
+        raise UserError(f"there is no format {format!r}; it is one of {', '.join(FORMATS)}")
+    check_output(output)
+    classifier = _is_classifier(folder)
+    if format == "onnx":
+        for name, value in (("quantization", quantization), ("positions", positions)):
+            if value is not None:
+                raise UserError(f"--{name} is of --format ctranslate2: ONNX graphs are float32")
+        difference = _export_classifier(folder, output) if classifier else _onnx(folder, output)
+    elif classifier:
+        raise UserError(
+            f"{folder} is a classifier, and CTranslate2 export takes encoder-decoder models: use "
+            "--format onnx"
+        )
+    else:
+        difference = export_ctranslate2(
+            load_model(folder),
+            load_text(folder),
+            output,
+            quantization=quantization or "float32",
+            positions=POSITIONS if positions is None else positions,
+            decoding=_decoding(folder),
+        )
+    return {
+        "output": str(output),
+        "format": format,
+        "numbers": quantization or "float32",
+        "megabytes": sum(path.stat().st_size for path in output.iterdir()) / 1e6,
+        "largest_difference": difference,
+    }
+
+
+def _onnx(folder: Path, output: Path) -> float | None:
+    return export_onnx(load_model(folder), load_text(folder), output, decoding=_decoding(folder))
+
+
+def _decoding(folder: Path) -> dict[str, Any]:
+    """The search options that a model directory remembers."""
+    said = read_config(folder).get("decoding")
+    return said if isinstance(said, dict) else {}
+
+
+def _is_classifier(folder: Path) -> bool:
+    """Whether the folder holds a classifier rather than an encoder-decoder of ours."""
+    check_folder(folder)
+    path = folder / CONFIG
+    if not path.is_file():
+        raise UserError(f"{folder} is no model directory: it has no {CONFIG}")
+    config = read_json(path)
+    architectures = config.get("architectures")
+    named = str(architectures[0]) if isinstance(architectures, list) and architectures else ""
+    if named.endswith(_CLASSIFIER):
+        return True
+    if config.get("model_type") != MODEL_TYPE:
+        raise UserError(
+            f"{folder} holds a {named or config.get('model_type')}: export takes encoder-decoder "
+            "models that multibranch train wrote, and classifiers"
+        )
+    return False
+
+
+def _export_classifier(folder: Path, output: Path) -> float | None:
+    require("transformers", what="exporting a classifier")
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    import multibranch.hub  # noqa: F401 (it makes branched models known to the Auto classes)
+    from multibranch.export.onnx_classifier import export_onnx_classifier
+    from multibranch.hub.backbone import quietly
+
+    try:
+        with quietly():
+            model = AutoModelForSequenceClassification.from_pretrained(
+                folder, use_safetensors=True, local_files_only=True
+            )
+            tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    except (OSError, ValueError, RuntimeError) as error:
+        raise UserError(f"{folder} cannot be loaded: {str(error).splitlines()[0]}") from None
+    return export_onnx_classifier(model, tokenizer, output)

@@ -1,0 +1,101 @@
+"""ONNX for classifiers: models of `transformers`, ours or branched out, by PyTorch's exporter.
+
+classifier.onnx   input_ids (b, s), attention_mask (b, s), 1 where there is a token
+                  → logits (b, labels)
+"""
+
+import contextlib
+import logging
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from multibranch.errors import UserError
+from multibranch.export.checks import checked_classifier
+from multibranch.export.folder import (
+    check_finite,
+    check_output,
+    describe,
+    require,
+    written_folder,
+)
+from multibranch.export.onnx_model import FORMAT
+
+_INPUTS = ("input_ids", "attention_mask")
+_LARGEST = 1_900_000_000  # bytes: a protobuf file holds less than 2 GiB
+
+
+def export_onnx_classifier(model: Any, tokenizer: Any, folder: str | Path) -> float | None:
+    """Write a classifier's graph and its tokenizer; whole or not at all.
+
+    Gives back what `export_onnx` does.
+
+    Args:
+        model: a …ForSequenceClassification of `transformers`.
+        tokenizer: its tokenizer; None for none.
+    """
+    folder = Path(folder)
+    require("onnxscript", what="exporting a classifier to ONNX")
+    check_output(folder)
+    if not type(model).__name__.endswith("ForSequenceClassification"):
+        raise UserError(f"{type(model).__name__} is no classifier: it has no logits over labels")
+    check_finite(model)
+    was_training = model.training
+    model.eval()
+    try:
+        with written_folder(folder) as new:
+            _write(model, new / "classifier.onnx")
+            if tokenizer is not None:
+                tokenizer.save_pretrained(new)
+            labels = [model.config.id2label[number] for number in range(model.config.num_labels)]
+            describe(new, format=FORMAT, architecture=type(model).__name__, labels=labels)
+            return checked_classifier(new, model)
+    finally:
+        model.train(was_training)
+
+
+class _Logits(nn.Module):
+    """The model as a function of its two inputs."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        return self.model(input_ids=input_ids, attention_mask=attention_mask).logits
+
+
+def _write(model: Any, path: Path) -> None:
+    ids = torch.arange(4, 18).remainder(model.config.vocab_size).view(2, 7)
+    free = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
+    size = sum(weight.numel() * weight.element_size() for weight in model.state_dict().values())
+    with _quietly():
+        torch.onnx.export(
+            _Logits(model).eval(),
+            (ids, torch.ones_like(ids)),
+            str(path),
+            input_names=list(_INPUTS),
+            output_names=["logits"],
+            dynamic_shapes=(free, free),
+            dynamo=True,
+            external_data=size > _LARGEST,
+            verbose=False,
+        )
+
+
+@contextlib.contextmanager
+def _quietly() -> Iterator[None]:
+    """Without the exporter's remarks about packages and releases that do not matter here."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
