@@ -77,7 +77,8 @@ class TapeRecorder:
             for name in ("slots", "place", "_ancestry"):
                 yield f"{number}.{name}", getattr(cache, name)
             for place, layer in enumerate(cache.layers):
-                yield f"{number}.{place}", layer.key_value
+                yield f"{number}.{place}.key", layer.key
+                yield f"{number}.{place}.value", layer.value
 
 
 @pytest.mark.parametrize(
@@ -99,7 +100,7 @@ def test_replayed_steps_find_what_steps_find(options):
     recorder = TapeRecorder()
     replayed = generate(models, sources, options, prefixes=prefixes, recorder=recorder)
     assert recorder.recorded >= 1
-    assert recorder.replayed > 4 * recorder.recorded
+    assert recorder.replayed >= 3 * recorder.recorded
     for ours, theirs in zip(replayed, plain):
         assert [h.ids for h in ours] == [h.ids for h in theirs]
         assert [h.score for h in ours] == pytest.approx([h.score for h in theirs])

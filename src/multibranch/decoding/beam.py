@@ -68,18 +68,21 @@ class BeamSearch(Search):
         At most `beam` of them end the sentence, one a row, so at least `beam` do not. A row has at
         most one end, so that beam + 1 of its continuations suffice.
         """
-        log_p = self.models.log_probabilities(self.tokens, self.caches)  # (b, beam, V)
-        b, beam, size = log_p.shape
+        # At first all rows have read the same, the beginning, and it is computed once.
+        tokens = self.tokens if self.taken else self.tokens[:, :1]
+        log_p = self.models.log_probabilities(tokens, self.caches)  # (b, beam or 1, V)
+        b, rows, size = log_p.shape
+        beam = self.tokens.shape[1]
         unknown = log_p[:, :, UNK].clone()
         forced = self.rules.forced(self.number)[:, None, None]  # (b, 1, 1)
         free = forced < 0
-        forced_log_p = log_p.gather(2, forced.clamp(min=0).expand(b, beam, 1))
-        self.rules.apply(log_p, self.history, self.number)
-        values, ids = best_of_rows(log_p, min(beam + 1, size))  # (b, beam, beam + 1)
+        forced_log_p = log_p.gather(2, forced.clamp(min=0).expand(b, rows, 1))
+        self.rules.apply(log_p, self.history[:, :rows], self.number)
+        values, ids = best_of_rows(log_p, min(beam + 1, size))  # (b, beam or 1, beam + 1)
         self.unknowns += (unknown >= values[:, :, 0]) & free[:, :, 0]
         first = torch.arange(values.shape[2], device=ids.device) == 0
         values = torch.where(free, values, forced_log_p.masked_fill(~first, NOTHING))
-        ids = torch.where(free, ids, forced)
+        ids = torch.where(free, ids, forced).expand(b, beam, -1)
         sums = self.scores.unsqueeze(2) + values
         best, at = sums.flatten(1).topk(2 * beam, dim=1)
         return best, at // values.shape[2], ids.flatten(1).gather(1, at)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from multibranch.nn.cache import DecoderCache
+from multibranch.nn.cache import DecoderCache, Room
 from multibranch.nn.stepper import Stepper
 
 
@@ -26,11 +26,16 @@ class Ensemble:
         self.vocabulary = steppers[0].vocabulary
         self.device = steppers[0].device
 
-    def start(self, sources: Tensor, *, beam: int, steps: int) -> list[DecoderCache]:
+    def start(
+        self, sources: Tensor, *, beam: int, steps: int, room: Room | None = None
+    ) -> list[DecoderCache]:
         """Encode padded sources (b, s) with every model; caches for at most so many steps."""
         for stepper in self.steppers:
             stepper.reserve_positions(steps)
-        return [stepper.start(stepper.encode(sources), beam=beam) for stepper in self.steppers]
+        return [
+            stepper.start(stepper.encode(sources), beam=beam, room=room)
+            for stepper in self.steppers
+        ]
 
     def log_probabilities(self, ids: Tensor, caches: Sequence[DecoderCache]) -> Tensor:
         """log p (b, beam, V) of the token after `ids` (b, beam). The result is the caller's own."""

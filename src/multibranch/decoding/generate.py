@@ -13,6 +13,7 @@ from multibranch.decoding.ensemble import Ensemble
 from multibranch.decoding.options import Hypothesis, SearchOptions
 from multibranch.decoding.sampling import RowSearch, draw_key
 from multibranch.decoding.search import Recorder, Search
+from multibranch.nn.cache import Room
 from multibranch.text.special import PAD
 
 CPU_BATCH_TOKENS = 1024
@@ -46,11 +47,12 @@ def generate(
     draws = options.n_best if options.sample else 1
     found: list[list[Hypothesis]] = [[] for _ in range(len(sources) * draws)]
     lengths = [len(source) for source in sources for _ in range(draws)]
+    room = Room()
     with _attention(models.device):
         most = max(1, GPU_BATCH_ROWS // options.rows)
         for members in batches(lengths, batch_tokens, most=most):
             sentences = [(sources[m // draws], prefixes[m // draws], m % draws) for m in members]
-            search = _search(models, sentences, options, recorder)
+            search = _search(models, sentences, options, recorder, room)
             for member, hypotheses in zip(members, search.run()):
                 found[member] = hypotheses
             if progress is not None:
@@ -66,6 +68,7 @@ def _search(
     sentences: Sequence[tuple[Sequence[int], Sequence[int], int]],
     options: SearchOptions,
     recorder: Recorder | None,
+    room: Room,
 ) -> Search:
     """The search for one batch of sentences: source, prefix and number of the sample."""
     sources = [source for source, _, _ in sentences]
@@ -74,6 +77,7 @@ def _search(
         "prefixes": [prefix for _, prefix, _ in sentences],
         "options": options,
         "recorder": recorder,
+        "room": room,
     }
     padded = pad(sources).to(models.device)
     if options.sample:

@@ -14,6 +14,7 @@ from torch import Tensor
 from multibranch.decoding.ensemble import Ensemble
 from multibranch.decoding.options import Hypothesis, SearchOptions
 from multibranch.decoding.rules import NOTHING, Rules
+from multibranch.nn.cache import Room
 from multibranch.text.special import BOS, PAD
 
 _TIDY_EVERY = 8  # steps after which the cache drops what no hypothesis descends from
@@ -34,6 +35,7 @@ class Search:
         source_tokens: the sources' lengths, ends not counted.
         prefixes: ids that each sentence's hypotheses begin with; empty for none.
         recorder: replay steps instead of running them one operation at a time.
+        room: memory that one batch's caches leave to the next one's.
     """
 
     # The tensors that have one entry a sentence, by name; they shrink as sentences leave.
@@ -48,16 +50,14 @@ class Search:
         prefixes: Sequence[Sequence[int]],
         options: SearchOptions,
         recorder: Recorder | None = None,
+        room: Room | None = None,
     ) -> None:
         device = models.device
         self.models, self.options, self.recorder = models, options, recorder
         self.rules = Rules(options, source_tokens, prefixes, device=device)
-        self.caches = models.start(sources, beam=options.rows, steps=self.rules.steps)
+        self.caches = models.start(sources, beam=options.rows, steps=self.rules.steps, room=room)
         b = len(source_tokens)
         self.on_host = device.type == "cpu"
-        if self.on_host:  # memory that is never touched costs nothing here; growing does
-            for cache in self.caches:
-                cache.reserve(min(self.rules.steps, sources.shape[1] + 16))
         self.taken = 0  # steps
         self.number = torch.zeros(1, dtype=torch.int64, device=device)  # of the step, for the rules
         self.tokens = torch.full((b, options.rows), BOS, device=device)
@@ -82,6 +82,8 @@ class Search:
             self._run_steps()
         else:
             self._run_recorded(self.recorder)
+        for cache in self.caches:
+            cache.close()
         return [self.found[sentence] for sentence in range(len(self.found))]
 
     # -- Step after step --------------------------------------------------------------------
@@ -138,6 +140,8 @@ class Search:
     def _run_recorded(self, recorder: Recorder) -> None:
         """In spans of one shape each: a step as it is, which warms up, then replays of the next."""
         span = 16
+        self.step()  # the first has a shape of its own
+        self.taken += 1
         while self._unfinished():
             span_steps = min(span, self.rules.steps - self.taken)
             for cache in self.caches:

@@ -168,7 +168,7 @@ class DecoderBlock(_Block):
         """One more token a row: states (b, beam, d) → the same shape; the cache remembers it."""
         before = self._before(states, self.attention_norm)
         qkv = self.attention.project(before, 0, 3, slice(None))  # (b, beam, 3, h, w)
-        keys, values = cache.append(layer, qkv[:, :, 1:])
+        keys, values = cache.append(layer, qkv[:, :, 1], qkv[:, :, 2])
         attended = F.scaled_dot_product_attention(
             qkv[:, :, 0].transpose(1, 2), keys, values, attn_mask=cache.ancestry
         )  # (b, h, beam, w)

@@ -6,50 +6,139 @@ read has one slot among its sentence's slots, and a mask, the ancestry, says whi
 row's own past. When beams survive or die only that mask is reordered; no key or value moves. Slots
 that no row descends from are dropped by `tidy`: beams share most of their past, so a sentence needs
 little more than one slot a position.
+
+Keys are laid out (b, h, slots, w) as attention kernels take them, or transposed, (b, h, w, slots),
+for plain products on a CPU. These want a multiple of 16 slots: the last of them may be empty.
 """
 
+import math
+
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 _FIRST_POSITIONS = 16  # room that a new cache has, in target positions
+_LANES = 16  # slots come in multiples of this where products or kernels like that
+
+
+def padded(size: int) -> int:
+    """The size rounded up to whole lanes."""
+    return size + -size % _LANES
+
+
+class Room:
+    """Memory that caches hand on to one another.
+
+    On a CPU fetching it from the system, page by page, takes longer than what is done with it.
+    """
+
+    def __init__(self) -> None:
+        self._free: list[Tensor] = []  # one-dimensional
+
+    def take(self, like: Tensor, *shape: int) -> Tensor:
+        """Memory of this shape, holding anything."""
+        size = math.prod(shape)
+        fitting = [
+            place
+            for place, tensor in enumerate(self._free)
+            if tensor.numel() >= size and tensor.dtype == like.dtype
+        ]
+        if not fitting or like.device.type != "cpu":  # other devices have allocators that reuse
+            return like.new_empty(shape)
+        place = min(fitting, key=lambda place: self._free[place].numel())
+        return self._free.pop(place)[:size].view(shape)
+
+    def give(self, tensor: Tensor) -> None:
+        """Take back all the memory that this tensor lies in; nobody may use it any more."""
+        whole = tensor.untyped_storage().nbytes() // tensor.element_size()
+        if tensor.device.type == "cpu" and whole:
+            self._free.append(tensor.as_strided((whole,), (1,), 0))
 
 
 class LayerCache:
-    """Keys and values of one decoder block: source (b, h, s, w) and target (2, b, h, slots, w)."""
+    """Keys and values of one decoder block.
 
-    def __init__(self, memory_key: Tensor, memory_value: Tensor) -> None:
+    Args:
+        memory_key, memory_value: of the source, (b, h, s, w).
+        transposed: lay keys out (b, h, w, slots), and pad the source to a multiple of 16.
+        room: where memory comes from and goes to.
+    """
+
+    def __init__(
+        self,
+        memory_key: Tensor,
+        memory_value: Tensor,
+        *,
+        transposed: bool = False,
+        room: Room | None = None,
+    ) -> None:
+        self._room = Room() if room is None else room
+        b, h, s, w = memory_key.shape
         # Copies: every step reads them, and sentences move within them.
-        self.memory_key = memory_key.clone(memory_format=torch.contiguous_format)
-        self.memory_value = memory_value.clone(memory_format=torch.contiguous_format)
-        b, h, _, w = memory_key.shape
-        self.key_value = memory_key.new_empty(2, b, h, 0, w)
+        exact = torch.contiguous_format
+        if transposed:
+            missing = padded(s) - s
+            self.memory_key = F.pad(memory_key.transpose(2, 3), (0, missing)).contiguous()
+            self.memory_value = F.pad(memory_value, (0, 0, 0, missing)).contiguous()
+            self.key = memory_key.new_empty(b, h, w, 0)
+        else:
+            self.memory_key = memory_key.clone(memory_format=exact)
+            self.memory_value = memory_value.clone(memory_format=exact)
+            self.key = memory_key.new_empty(b, h, 0, w)
+        self.value = memory_key.new_empty(b, h, 0, w)
+        self.slot_axis = 3 if transposed else 2  # of the keys
+
+    def keys(self, first: int, last: int) -> Tensor:
+        """The keys in slots first..last."""
+        return self.key.narrow(self.slot_axis, first, last - first)
+
+    def values(self, first: int, last: int) -> Tensor:
+        """The values in slots first..last."""
+        return self.value.narrow(2, first, last - first)
 
     def grow(self, slots: int, used: int) -> None:
         """Make room for so many slots, and keep those in use."""
-        old = self.key_value
-        self.key_value = old.new_empty(*old.shape[:3], slots, old.shape[4])
-        self.key_value[:, :, :, :used] = old[:, :, :, :used]
+        old_key, old_value = self.keys(0, used), self.values(0, used)
+        shape = list(self.key.shape)
+        shape[self.slot_axis] = slots
+        self.key = self._room.take(old_key, *shape)
+        self.keys(0, used).copy_(old_key)
+        self._room.give(old_key)
+        self.value = self._room.take(old_value, *self.value.shape[:2], slots, self.value.shape[3])
+        self.values(0, used).copy_(old_value)
+        self._room.give(old_value)
+
+    def close(self) -> None:
+        """Give the memory back; the cache is at its end."""
+        for tensor in (self.key, self.value, self.memory_key, self.memory_value):
+            self._room.give(tensor)
 
     def take_slots(self, slots: Tensor) -> None:
         """Keep these slots (b, kept) of every sentence, in this order."""
-        two, b, h, _, w = self.key_value.shape
-        index = slots[None, :, None, :, None].expand(two, b, h, slots.shape[1], w)
-        self.key_value = self.key_value.gather(3, index)
+        index = slots[:, None, :, None].expand(-1, *self._others(self.value, 2))
+        self.value = self.value.gather(2, index)
+        if self.slot_axis == 3:
+            index = slots[:, None, None, :].expand(-1, *self.key.shape[1:3], -1)
+        self.key = self.key.gather(self.slot_axis, index)
+
+    @staticmethod
+    def _others(tensor: Tensor, axis: int) -> list[int]:
+        """The sizes after the first for `expand`, the one of `axis` left as it is."""
+        return [-1 if at == axis else size for at, size in enumerate(tensor.shape)][1:]
 
     def take_sentences(self, moved: Tensor, sources: Tensor, count: int) -> None:
         """Sentences `sources` replace those at `moved`; the first `count` stay."""
-        self.key_value[:, moved] = self.key_value[:, sources]
-        self.key_value = self.key_value[:, :count]
-        self.memory_key = _moved(self.memory_key, moved, sources)[:count]
-        self.memory_value = _moved(self.memory_value, moved, sources)[:count]
+        for name in ("key", "value", "memory_key", "memory_value"):
+            setattr(self, name, _moved(getattr(self, name), moved, sources)[:count])
 
 
 class DecoderCache:
     """The caches of all decoder blocks, for b sentences with `beam` rows each.
 
     A step calls `advance` once, then `append` for every block; between steps come `reorder`,
-    `select` and `tidy`. After `fix` the shapes stay as they are and the place of the next slot is
-    read from a tensor, so that one recorded step can be replayed.
+    `select` and `tidy`. A step may read one token a sentence instead of one a row: what all rows
+    begin with need not be computed for each. After `fix` the shapes stay as they are and the place
+    of the next slot is read from a tensor, so that one recorded step can be replayed.
     """
 
     def __init__(self, layers: list[LayerCache], mask: Tensor | None, *, sentences: int, beam: int):
@@ -59,9 +148,12 @@ class DecoderCache:
         self.beam = beam
         self.length = 0  # target positions read
         self.used = 0  # slots taken so far, those that `tidy` dropped not counted
+        self.open = beam  # tokens that the present step reads for a sentence: one, or one a row
         self.slots: Tensor | None = None  # (beam,) the open slots, once the shapes are fixed
         self.place: Tensor | None = None  # (1,) the position of the token being read, likewise
-        like = layers[0].memory_key
+        self._whole_lanes = layers[0].slot_axis == 3
+        self._clean = 0  # slots before this one hold numbers, the rest whatever memory held
+        like = layers[0].memory_value
         self._ancestry = like.new_zeros(sentences, 1, beam, 0)
         own = torch.eye(beam, dtype=torch.bool, device=like.device)
         self._own = like.new_zeros(beam, beam).masked_fill(~own, float("-inf"))
@@ -72,36 +164,52 @@ class DecoderCache:
         return (self._ancestry.shape[3] - self.used) // self.beam
 
     @property
+    def seen(self) -> int:
+        """How many slots a step looks at; those not in use are masked."""
+        if self.slots is not None:
+            return self._ancestry.shape[3]
+        return padded(self.used) if self._whole_lanes else self.used
+
+    @property
     def ancestry(self) -> Tensor:
-        """(b, 1, beam, slots): 0 for the slots of a row's own past and −∞ for others, to add."""
-        return self._ancestry if self.slots is not None else self._ancestry[..., : self.used]
+        """(b, 1, open, slots): 0 for the slots of a row's own past and −∞ for others, to add."""
+        return self._ancestry[:, :, : self.open, : self.seen]
 
     def reserve(self, positions: int) -> None:
         """Make room for `positions` more positions."""
-        slots = self.used + positions * self.beam
-        # A multiple of 8: GPU kernels copy masks whose rows have other strides first.
-        slots += -slots % 8
+        # Whole lanes here also keep GPU kernels from copying masks whose rows lie unaligned.
+        slots = padded(self.used + positions * self.beam)
         if slots > self._ancestry.shape[3]:
             old = self._ancestry
             self._ancestry = old.new_full((self.sentences, 1, self.beam, slots), float("-inf"))
             self._ancestry[..., : self.used] = old[..., : self.used]
             for layer in self.layers:
                 layer.grow(slots, self.used)
+            self._clean = self.used
+
+    def _clean_up_to(self, slots: int) -> None:
+        """Masked slots are multiplied by 0, which undoes no NaN: they must hold numbers."""
+        if slots > self._clean:
+            for layer in self.layers:
+                layer.keys(self._clean, slots).zero_()
+                layer.values(self._clean, slots).zero_()
+            self._clean = slots
 
     def fix(self) -> None:
         """From now on steps have one shape: they see all the room there is, empty or not."""
         device = self._own.device
         self.slots = torch.arange(self.beam, device=device) + (self.used - self.beam)
         self.place = torch.full((1,), self.length - 1, device=device)
-        for layer in self.layers:  # masked slots are multiplied by 0, which undoes no NaN
-            layer.key_value[:, :, :, self.used :] = 0
+        self._clean_up_to(self._ancestry.shape[3])
 
     def release(self) -> None:
         """Steps again see only the slots in use."""
         self.slots = self.place = None
 
-    def advance(self) -> None:
-        """Open one slot for every row, for the token that this step reads."""
+    def advance(self, tokens: int) -> None:
+        """Open the slots for the tokens that this step reads: one a row, or one for all of them."""
+        if tokens not in (1, self.beam):
+            raise ValueError(f"a step reads 1 or {self.beam} tokens a sentence, not {tokens}")
         if self.slots is not None and self.place is not None:
             self.slots += self.beam
             self.place += 1
@@ -111,13 +219,17 @@ class DecoderCache:
             if self.room < 1:
                 # Doubling: growing copies little on average.
                 self.reserve(max(_FIRST_POSITIONS, self.used // self.beam))
-            self._ancestry[..., self.used : self.used + self.beam] = self._own
+            own = self._own if tokens == self.beam else self._own.new_zeros(self.beam, 1)
+            self._ancestry[..., self.used : self.used + tokens] = own
+        self.open = tokens
         self.note_step()
+        if self.slots is None and self._whole_lanes:
+            self._clean_up_to(self.seen)
 
     def note_step(self) -> None:
         """Count a step; replaying a recorded one does all else that `advance` does."""
         self.length += 1
-        self.used += self.beam
+        self.used += self.open
 
     def position_of(self, table: Tensor) -> Tensor:
         """The row of `table` (positions, d) for the token being read, (1, d)."""
@@ -125,22 +237,26 @@ class DecoderCache:
             return table.index_select(0, self.place)
         return table[self.length - 1 : self.length]
 
-    def append(self, layer: LayerCache, key_value: Tensor) -> tuple[Tensor, Tensor]:
-        """Put one key and value a row, (b, beam, 2, h, w), into the open slots.
+    def append(self, layer: LayerCache, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Put the keys and values of the step's tokens, (b, open, h, w) each, into the open slots.
 
-        Gives back the sentences' keys and values so far, each (b, h, slots, w).
+        Gives back the sentences' keys and values so far, as the layer lays them out.
         """
-        new = key_value.permute(2, 0, 3, 1, 4)  # (2, b, h, beam, w)
+        transposed = layer.slot_axis == 3
+        key = key.permute(0, 2, 3, 1) if transposed else key.transpose(1, 2)
+        value = value.transpose(1, 2)  # (b, h, open, w)
         if self.slots is not None:
-            layer.key_value.index_copy_(3, self.slots, new)
-            return layer.key_value[0], layer.key_value[1]
-        layer.key_value[:, :, :, self.used - self.beam : self.used] = new
-        seen = layer.key_value[:, :, :, : self.used]
-        return seen[0], seen[1]
+            layer.key.index_copy_(layer.slot_axis, self.slots, key)
+            layer.value.index_copy_(2, self.slots, value)
+            return layer.key, layer.value
+        layer.keys(self.used - self.open, self.used).copy_(key)
+        layer.values(self.used - self.open, self.used).copy_(value)
+        self._clean = max(self._clean, self.used)
+        return layer.keys(0, self.seen), layer.values(0, self.seen)
 
     def reorder(self, beams: Tensor) -> None:
         """Row (i, j) continues what row (i, beams[i, j]) was; beams (b, beam)."""
-        past = self.ancestry
+        past = self._ancestry[..., : self.seen]
         past.copy_(past.gather(2, beams[:, None, :, None].expand_as(past)))
 
     def select(self, sentences: Tensor) -> None:
@@ -153,11 +269,15 @@ class DecoderCache:
             moved, sources = places, sentences
         for layer in self.layers:
             layer.take_sentences(moved, sources, count)
-        self._ancestry[moved] = self._ancestry[sources]
-        self._ancestry = self._ancestry[:count]
+        self._ancestry = _moved(self._ancestry, moved, sources)[:count]
         if self.mask is not None:
             self.mask = _moved(self.mask, moved, sources)[:count]
         self.sentences = count
+
+    def close(self) -> None:
+        """Give the memory back; the cache is at its end."""
+        for layer in self.layers:
+            layer.close()
 
     def tidy(self) -> None:
         """Drop the slots that no row of their sentence descends from."""
@@ -171,7 +291,7 @@ class DecoderCache:
         self._ancestry = self._ancestry.gather(3, index)
         for layer in self.layers:
             layer.take_slots(slots)
-        self.used = kept
+        self.used = self._clean = kept
 
 
 def _moved(tensor: Tensor, moved: Tensor, sources: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from multibranch.nn.attention import MultiBranchAttention
 from multibranch.nn.blocks import DecoderBlock
 from multibranch.nn.branching import fold
-from multibranch.nn.cache import DecoderCache, LayerCache
+from multibranch.nn.cache import DecoderCache, LayerCache, Room, padded
 from multibranch.nn.drop import branch_factor
 from multibranch.nn.feed_forward import MultiBranchFeedForward
 from multibranch.nn.transformer import Memory, MultiBranchTransformer
@@ -57,17 +57,24 @@ class Stepper:
         """Encode padded sources (b, s)."""
         return self.model.encode(source)
 
-    def start(self, memory: Memory, *, beam: int = 1) -> DecoderCache:
-        """A cache for decoding from `memory` with `beam` rows a sentence."""
+    def start(self, memory: Memory, *, beam: int = 1, room: Room | None = None) -> DecoderCache:
+        """A cache for decoding from `memory` with `beam` rows a sentence; memory from `room`."""
+        transposed = self.device.type == "cpu"
         layers = [
-            LayerCache(*block.cross_attention.key_value(memory.states))  # type: ignore[union-attr,operator]
+            LayerCache(
+                *block.cross_attention.key_value(memory.states),  # type: ignore[union-attr,operator]
+                transposed=transposed,
+                room=room,
+            )
             for block in self.model.decoder
         ]
         b, s = memory.padding.shape
-        # Rows of a multiple of 8 numbers: GPU kernels copy masks of other strides first.
-        mask = memory.states.new_zeros(b, s + -s % 8)[:, None, None, :s]
-        mask.masked_fill_(memory.padding[:, None, None, :], float("-inf"))
-        return DecoderCache(layers, mask, sentences=memory.states.shape[0], beam=beam)
+        mask = memory.states.new_full((b, padded(s)), float("-inf"))
+        mask[:, :s].masked_fill_(~memory.padding, 0.0)
+        # Elsewhere the mask is as long as the source, but its rows lie aligned: GPU kernels would
+        # otherwise copy it first.
+        seen = mask.shape[1] if transposed else s
+        return DecoderCache(layers, mask[:, None, None, :seen], sentences=b, beam=beam)
 
     def reserve_positions(self, positions: int) -> None:
         """Work out the vectors of so many target positions beforehand."""
@@ -77,8 +84,11 @@ class Stepper:
             self._positions = encoded.to(self._vectors.dtype)
 
     def step(self, ids: Tensor, cache: DecoderCache) -> Tensor:
-        """Logits (b, beam, V) for the token after `ids` (b, beam); the cache remembers `ids`."""
-        cache.advance()
+        """Logits (b, beam, V) for the token after `ids` (b, beam); the cache remembers `ids`.
+
+        Ids (b, 1) are read once for all beams of a sentence, and give logits (b, 1, V).
+        """
+        cache.advance(ids.shape[1])
         if cache.length > self._positions.shape[0]:
             self.reserve_positions(max(64, 2 * cache.length))
         states = F.embedding(ids.flatten(), self._vectors)  # (b·beam, d)
@@ -101,27 +111,27 @@ class _Block:
             _Norm(norm)
             for norm in (block.attention_norm, block.cross_attention_norm, block.feed_forward_norm)
         ]
-        self.qkv, self.out = _projections(block.attention, 0, 3)
-        self.query, self.cross_out = _projections(block.cross_attention, 0, 1)
+        self.products = block.attention.qkv_weight.device.type == "cpu"
+        # The kernels divide by √w themselves; the products have it in their queries.
+        scale = self.head_width**-0.5 if self.products else 1.0
+        self.qkv, self.out = _projections(block.attention, 0, 3, scale)
+        self.query, self.cross_out = _projections(block.cross_attention, 0, 1, scale)
         self.feed_forward = _FeedForward(block.feed_forward)
 
     def step(self, states: Tensor, layer: LayerCache, cache: DecoderCache) -> Tensor:
-        rows, shape = states.shape[0], (cache.sentences, cache.beam)
+        shape = (cache.sentences, cache.open)
+        attend = _attend_by_products if self.products else _attend_by_kernel
         attention_norm, cross_norm, feed_forward_norm = self.norms
         before = attention_norm(states) if self.pre_norm else states
         qkv = self.qkv(before).view(*shape, 3, self.heads, self.head_width)
-        keys, values = cache.append(layer, qkv[:, :, 1:])
-        attended = F.scaled_dot_product_attention(
-            qkv[:, :, 0].transpose(1, 2), keys, values, attn_mask=cache.ancestry
-        )  # (b, h, beam, w)
-        output = self.out(attended.transpose(1, 2).reshape(rows, -1))
+        query, key, value = qkv.unbind(2)
+        keys, values = cache.append(layer, key, value)
+        output = self.out(attend(query, keys, values, cache.ancestry))
         states = self._after(states, output, attention_norm)
         before = cross_norm(states) if self.pre_norm else states
         query = self.query(before).view(*shape, self.heads, self.head_width)
-        attended = F.scaled_dot_product_attention(
-            query.transpose(1, 2), layer.memory_key, layer.memory_value, attn_mask=cache.mask
-        )
-        output = self.cross_out(attended.transpose(1, 2).reshape(rows, -1))
+        attended = attend(query, layer.memory_key, layer.memory_value, cache.mask)
+        output = self.cross_out(attended)
         states = self._after(states, output, cross_norm)
         before = feed_forward_norm(states) if self.pre_norm else states
         return self._after(states, self.feed_forward(before), feed_forward_norm)
@@ -129,6 +139,26 @@ class _Block:
     def _after(self, states: Tensor, output: Tensor, norm: "_Norm") -> Tensor:
         output += states
         return output if self.pre_norm else norm(output)
+
+
+def _attend_by_kernel(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
+    """query (b, t, h, w), keys and values (b, h, s, w), mask added → (b·t, h·w)"""
+    attended = F.scaled_dot_product_attention(query.transpose(1, 2), keys, values, attn_mask=mask)
+    return attended.transpose(1, 2).flatten(0, 1).flatten(1)
+
+
+def _attend_by_products(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
+    """The same with queries divided by √w and keys (b, h, w, s), s a multiple of 16.
+
+    For the few queries and keys that a step has, this takes a CPU about half as long as the kernel.
+    """
+    b, t, h, w = query.shape
+    s = keys.shape[3]
+    scores = torch.bmm(query.transpose(1, 2).reshape(b * h, t, w), keys.view(b * h, w, s))
+    if mask is not None:
+        scores.view(b, h, t, s).add_(mask)
+    attended = torch.bmm(scores.softmax(-1), values.view(b * h, s, w))
+    return attended.view(b, h, t, w).transpose(1, 2).reshape(b * t, h * w)
 
 
 class _FeedForward:
@@ -189,9 +219,19 @@ class _Norm:
         return F.layer_norm(states, self.shape, self.weight, self.bias, self.epsilon)
 
 
-def _projections(layer: MultiBranchAttention, first: int, last: int) -> tuple[_Product, _Product]:
-    """Of a folded layer: parts first..last of (Q, K, V) as one product, and the output's."""
-    bias = None if layer.qkv_bias is None else layer.qkv_bias[first:last].flatten()
-    inner = _Product(layer.qkv_weight[first:last].flatten(0, 2), bias)
+def _projections(
+    layer: MultiBranchAttention, first: int, last: int, scale: float
+) -> tuple[_Product, _Product]:
+    """Of a folded layer: parts first..last of (Q, K, V) as one product, and the output's.
+
+    The queries, part 0, are multiplied by `scale`.
+    """
+    factors = layer.qkv_weight.new_ones(3, 1, 1)
+    factors[0] = scale
+    bias = None
+    if layer.qkv_bias is not None:
+        bias = (layer.qkv_bias * factors)[first:last].flatten()
+    weight = layer.qkv_weight * factors.unsqueeze(-1)
+    inner = _Product(weight[first:last].flatten(0, 2), bias)
     out_bias = None if layer.out_bias is None else layer.out_bias.squeeze(0)
     return inner, _Product(layer.out_weight.squeeze(0).t(), out_bias)

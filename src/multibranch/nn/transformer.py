@@ -305,8 +305,11 @@ class MultiBranchTransformer(_Stack):
         return DecoderCache(layers, mask, sentences=memory.states.shape[0], beam=beam)
 
     def step(self, ids: Tensor, cache: DecoderCache) -> Tensor:
-        """Logits (b, beam, V) for the token after `ids` (b, beam); the cache remembers `ids`."""
-        cache.advance()
+        """Logits (b, beam, V) for the token after `ids` (b, beam); the cache remembers `ids`.
+
+        Ids (b, 1) are read once for all beams of a sentence, and give logits (b, 1, V).
+        """
+        cache.advance(ids.shape[1])
         position = torch.full((1,), cache.length - 1, device=ids.device)
         states = self.target_embedding(ids, position)
         for block, layer in zip(self.decoder, cache.layers):
