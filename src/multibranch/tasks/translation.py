@@ -29,6 +29,10 @@ def train(config: Config, *, quiet: bool = False) -> Outcome:
 
 def validation_score(config: Config, data: PreparedData) -> Any:
     """BLEU of a model on the first validation sentences, for the trainer to call."""
+    if config.task == "code":
+        from multibranch.tasks.code import validation_score as code_score
+
+        return code_score(config, data)
 
     def score(model: MultiBranchTransformer) -> tuple[float, str]:
         from multibranch.decoding import Translator
