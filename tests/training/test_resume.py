@@ -188,6 +188,15 @@ def test_a_run_that_ended_goes_on_when_it_is_given_more(
     assert leavings(tmp_path / "short")["state"] == leavings(tmp_path / "long")["state"]
 
 
+def test_a_bfloat16_run_resumes_from_its_float32_masters(
+    toy: Path, tmp_path: Path, tiny: SimpleNamespace
+) -> None:
+    for updates in (4, 8):
+        tiny.run(toy, tmp_path / "parts", max_updates=updates, precision="bfloat16")
+    tiny.run(toy, tmp_path / "whole", max_updates=8, precision="bfloat16")
+    assert leavings(tmp_path / "parts")["state"] == leavings(tmp_path / "whole")["state"]
+
+
 def test_metrics_have_no_record_twice(toy: Path, tmp_path: Path, tiny: SimpleNamespace) -> None:
     config = tiny.config(toy, tmp_path / "run", log_every=1, checkpoint_minutes=0)
     trainer = Trainer(config, PreparedData.open(toy), quiet=True)

@@ -171,3 +171,9 @@ def test_a_bfloat16_run_keeps_the_float32_weights_it_starts_from(
     assert all(torch.equal(weights[name], stored[name]) for name in stored)
     assert isinstance(trainer.model, MultiBranchTransformer)
     assert trainer.model.target_embedding.weight.dtype == torch.bfloat16
+    # Positions are what they will be wherever the model is used.
+    places = torch.arange(300)
+    assert torch.equal(
+        trainer.model.target_embedding._encode(places),
+        load_model(transformer).target_embedding._encode(places),
+    )

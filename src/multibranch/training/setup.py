@@ -4,6 +4,7 @@ import torch
 
 from multibranch.data import PackedBatches, PaddedBatches, PairStore, PreparedData
 from multibranch.errors import UserError
+from multibranch.nn import MultiBranchTransformer
 from multibranch.training.config import Config, TrainConfig
 from multibranch.training.processes import Processes, shard
 from multibranch.training.step import Objective
@@ -75,4 +76,10 @@ def lay_out(
     if sharded:
         shard(objective, processes, dtype=dtype)
     else:
-        objective.model.to(dtype)
+        cast_weights(objective.model, dtype)
+
+
+def cast_weights(model: MultiBranchTransformer, dtype: torch.dtype) -> None:
+    """Give the weights a precision; positions stay float32, as they are wherever the model goes."""
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(dtype)

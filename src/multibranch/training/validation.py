@@ -9,6 +9,7 @@ from torch import Tensor
 from multibranch.data import PackedBatches, PairStore
 from multibranch.nn import MultiBranchTransformer, branch_similarity
 from multibranch.training.processes import Processes
+from multibranch.training.setup import cast_weights
 from multibranch.training.step import Objective, arguments
 
 # A score of the model on the validation sentences, and its name: (model) → (value, name).
@@ -125,4 +126,5 @@ class Validation:
     def _whole(self, weights: Mapping[str, Tensor]) -> MultiBranchTransformer:
         model = MultiBranchTransformer(**self.objective.model.settings)
         model.load_state_dict(dict(weights))
-        return model.to(self.processes.device, self.precision)
+        cast_weights(model, self.precision)
+        return model.to(self.processes.device)
