@@ -98,7 +98,7 @@ EXAMPLES = [
     for number, example in enumerate(blocks(path, "python"))
 ]
 # Examples that read a model or corpus of the reader's own, or one from a hub, cannot run here.
-NEEDS_FILES = re.compile(r"runs/|prepared/|from_pretrained|branch_out\(\s*\"|folder|glue|= Recipe\(")
+NEEDS_FILES = re.compile(r"runs/|prepared/|from_pretrained|branch_out\(\s*\"|folder|= Recipe\(")
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
