@@ -14,9 +14,8 @@ from functools import cache
 from types import ModuleType
 
 from multibranch.errors import UserError
+from multibranch.text.normalise import collapse
 
-# C0 controls that are not white space; white space itself is collapsed.
-_JUNK = re.compile("[\x00-\x08\x0e-\x1f]")
 # Stands for each period of a run of periods while single periods are looked at. As a control
 # character it has just been removed from the text.
 _DOT = "\x01"
@@ -62,9 +61,7 @@ class MosesTokeniser:
 
     def __call__(self, line: str) -> str:
         """The words of one line, separated by blanks, with Moses' escapes (&apos; and so on)."""
-        if not line.isprintable():
-            line = _JUNK.sub("", line)
-        text = self._pad(r" \g<0> ", " ".join(line.split()))
+        text = self._pad(r" \g<0> ", collapse(line))
         for pattern, replacement in self._keep_inside:
             text = pattern.sub(replacement, text)
         if self._hyphens is not None and "-" in text:

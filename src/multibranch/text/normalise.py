@@ -9,6 +9,8 @@ import re
 import unicodedata
 
 _NBSP = "\u00a0"
+# The C0 controls that are not white space.
+_CONTROLS = re.compile("[\x00-\x08\x0e-\x1f]")
 _Rule = tuple[re.Pattern[str], str]
 
 
@@ -81,6 +83,13 @@ class PunctuationNormaliser:
         if not line.isascii():
             line = _THOUSANDS.sub(self._thousands, line)
         return line if line.isprintable() else _printable(line)
+
+
+def collapse(line: str) -> str:
+    """One line with single blanks between its words and without control characters."""
+    if not line.isprintable():
+        line = _CONTROLS.sub("", line)
+    return " ".join(line.split())
 
 
 def _apply(rules: list[_Rule], line: str) -> str:

@@ -17,6 +17,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from multibranch.errors import UserError
+from multibranch.text.normalise import PunctuationNormaliser, collapse
 from multibranch.text.special import BOS, EOS, PAD, SPECIAL_TOKENS, UNK
 from multibranch.text.vocabulary import WordEncoder
 
@@ -172,14 +173,12 @@ class TextPipeline:
 def tokeniser(settings: TextSettings, side: str) -> Callable[[str], str]:
     """The function that turns one raw line of a side into words separated by blanks."""
     language = settings.language(side)
-    split: Callable[[str], str] = _blanks
+    split: Callable[[str], str] = collapse
     if settings.kind == "moses-bpe":
         from multibranch.text.moses import MosesTokeniser
 
         split = MosesTokeniser(language, split_hyphens=settings.split_hyphens)
         if settings.normalise_punctuation:
-            from multibranch.text.normalise import PunctuationNormaliser
-
             split = _chain(PunctuationNormaliser(language), split)
     elif settings.kind == "words":
         from multibranch.text.programs import code_tokeniser
@@ -196,7 +195,7 @@ def detokeniser(settings: TextSettings, side: str) -> Callable[[str], str]:
 
         return code_detokeniser(language)
     if settings.kind == "classification":
-        return _blanks
+        return collapse
     from multibranch.text.detokenise import MosesDetokeniser
 
     percent = settings.source_percent if side == "source" else settings.target_percent
@@ -210,10 +209,6 @@ def _chain(first: Callable[[str], str], second: Callable[[str], str]) -> Callabl
 def _lower(line: str) -> str:
     # Moses knows no final sigma: its lower-casing looks at one character at a time.
     return line.replace("Σ", "σ").lower()
-
-
-def _blanks(line: str) -> str:
-    return " ".join(line.split())
 
 
 def _visible(ids: Sequence[int]) -> list[int]:
