@@ -148,6 +148,26 @@ def test_no_batch_changes_a_result(seed, batch_tokens, beam, random):
             assert ours.score == pytest.approx(theirs.score, abs=1e-12)
 
 
+def test_a_host_that_looks_seldom_finds_the_same():
+    """As on a GPU: sentences that are done stay in the batch until enough of them are."""
+    model = reference.random_model(12)
+    models = Ensemble([Stepper(model, products=False)])
+    sources = reference.random_sources(12, 24)
+    options = SearchOptions(beam=4, n_best=2, length_penalty=1.2)
+    search = BeamSearch(
+        models,
+        pad(sources),
+        source_tokens=[len(source) - 1 for source in sources],
+        prefixes=[()] * len(sources),
+        options=options,
+    )
+    search.on_host = False
+    with torch.inference_mode():
+        found = search.run()
+    for source, hypotheses in zip(sources, found):
+        assert_same(hypotheses, reference.beam_search(model, source, options))
+
+
 def test_float32_batches_agree_too():
     """Rounding differs with the shape of a batch: it may only ever decide between equals."""
     models = ensemble(reference.random_model(1, vocabulary=64).float())

@@ -38,6 +38,7 @@ def padded_sources(*lengths: int) -> Tensor:
     return source
 
 
+@pytest.mark.parametrize("products", [True, False])
 @pytest.mark.parametrize(
     "changes",
     [
@@ -49,10 +50,10 @@ def padded_sources(*lengths: int) -> Tensor:
     ],
 )
 @torch.inference_mode()
-def test_stepper_computes_what_the_model_computes(changes):
+def test_stepper_computes_what_the_model_computes(changes, products):
     torch.manual_seed(0)
     model = small_model(**changes)
-    stepper = Stepper(model)
+    stepper = Stepper(model, products=products)
     source = padded_sources(3, 5, 1)
     ours = stepper.start(stepper.encode(source), beam=3)
     theirs = model.start(model.encode(source), beam=3)
@@ -72,7 +73,7 @@ def test_cache_operations_never_change_the_logits(data):
     torch.manual_seed(data.draw(st.integers(0, 1000)))
     beam = data.draw(st.integers(1, 4))
     model = small_model()
-    stepper = Stepper(model)
+    stepper = Stepper(model, products=data.draw(st.booleans()))
     source = padded_sources(*data.draw(st.lists(st.integers(1, 5), min_size=1, max_size=4)))
     cache = stepper.start(stepper.encode(source), beam=beam)
     written = torch.zeros(len(source), beam, 0, dtype=torch.long)

@@ -25,9 +25,17 @@ class Stepper:
 
     dtype: what to compute in; the model's own unless given. The logits are never less than float32,
         for a search that compares sums of them cannot work with three digits.
+    products: attend by plain products over transposed keys, as suits a CPU, or by PyTorch's kernel,
+        as suits a GPU; where the model lies decides unless it is given.
     """
 
-    def __init__(self, model: MultiBranchTransformer, *, dtype: torch.dtype | None = None) -> None:
+    def __init__(
+        self,
+        model: MultiBranchTransformer,
+        *,
+        dtype: torch.dtype | None = None,
+        products: bool | None = None,
+    ) -> None:
         self.model = fold(model).to(dtype=dtype).eval().requires_grad_(False)
         for name, frequency in model.named_buffers():
             # In float32 whatever the rest is: an angle of 100.4 is not one of 100.
@@ -36,7 +44,11 @@ class Stepper:
         embedding = self.model.target_embedding
         self._vectors = embedding.vectors * math.sqrt(embedding.width)
         self._positions = self._vectors.new_zeros(0, embedding.width)
-        self._blocks = [_Block(block) for block in self.model.decoder]  # type: ignore[arg-type]
+        self.products = self.device.type == "cpu" if products is None else products
+        self._blocks = [
+            _Block(block, products=self.products)  # type: ignore[arg-type]
+            for block in self.model.decoder
+        ]
         norm = self.model.decoder_norm  # an identity after post-norm blocks
         self._norm = _Norm(norm) if isinstance(norm, nn.LayerNorm) else None
         output = self.model.output_vectors
@@ -59,11 +71,10 @@ class Stepper:
 
     def start(self, memory: Memory, *, beam: int = 1, room: Room | None = None) -> DecoderCache:
         """A cache for decoding from `memory` with `beam` rows a sentence; memory from `room`."""
-        transposed = self.device.type == "cpu"
         layers = [
             LayerCache(
                 *block.cross_attention.key_value(memory.states),  # type: ignore[union-attr,operator]
-                transposed=transposed,
+                transposed=self.products,
                 room=room,
             )
             for block in self.model.decoder
@@ -73,7 +84,7 @@ class Stepper:
         mask[:, :s].masked_fill_(~memory.padding, 0.0)
         # Elsewhere the mask is as long as the source, but its rows lie aligned: GPU kernels would
         # otherwise copy it first.
-        seen = mask.shape[1] if transposed else s
+        seen = mask.shape[1] if self.products else s
         return DecoderCache(layers, mask[:, None, None, :seen], sentences=b, beam=beam)
 
     def reserve_positions(self, positions: int) -> None:
@@ -104,33 +115,32 @@ class Stepper:
 class _Block:
     """One decoder block: states (rows, d) → the same shape."""
 
-    def __init__(self, block: DecoderBlock) -> None:
+    def __init__(self, block: DecoderBlock, *, products: bool) -> None:
         self.pre_norm = block.pre_norm
         self.heads, self.head_width = block.attention.heads, block.attention.head_width
         self.norms = [
             _Norm(norm)
             for norm in (block.attention_norm, block.cross_attention_norm, block.feed_forward_norm)
         ]
-        self.products = block.attention.qkv_weight.device.type == "cpu"
-        # The kernels divide by √w themselves; the products have it in their queries.
-        scale = self.head_width**-0.5 if self.products else 1.0
+        self.attend = _attend_by_products if products else _attend_by_kernel
+        # The kernel divides by √w itself; the products have it in their queries.
+        scale = self.head_width**-0.5 if products else 1.0
         self.qkv, self.out = _projections(block.attention, 0, 3, scale)
         self.query, self.cross_out = _projections(block.cross_attention, 0, 1, scale)
         self.feed_forward = _FeedForward(block.feed_forward)
 
     def step(self, states: Tensor, layer: LayerCache, cache: DecoderCache) -> Tensor:
         shape = (cache.sentences, cache.open)
-        attend = _attend_by_products if self.products else _attend_by_kernel
         attention_norm, cross_norm, feed_forward_norm = self.norms
         before = attention_norm(states) if self.pre_norm else states
         qkv = self.qkv(before).view(*shape, 3, self.heads, self.head_width)
         query, key, value = qkv.unbind(2)
         keys, values = cache.append(layer, key, value)
-        output = self.out(attend(query, keys, values, cache.ancestry))
+        output = self.out(self.attend(query, keys, values, cache.ancestry))
         states = self._after(states, output, attention_norm)
         before = cross_norm(states) if self.pre_norm else states
         query = self.query(before).view(*shape, self.heads, self.head_width)
-        attended = attend(query, layer.memory_key, layer.memory_value, cache.mask)
+        attended = self.attend(query, layer.memory_key, layer.memory_value, cache.mask)
         output = self.cross_out(attended)
         states = self._after(states, output, cross_norm)
         before = feed_forward_norm(states) if self.pre_norm else states
