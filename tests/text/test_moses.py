@@ -26,7 +26,8 @@ class Reference(MosesTokenizer):
 
 def reference(language: str, line: str, *, hyphens: bool = False) -> str:
     tokenizer = _REFERENCES.setdefault(language, Reference(language))
-    return tokenizer.tokenize(line, return_str=True, aggressive_dash_splits=hyphens).strip()
+    words = tokenizer.tokenize(line, aggressive_dash_splits=hyphens)
+    return " ".join(words)
 
 
 _REFERENCES: dict[str, Reference] = {}
@@ -48,6 +49,8 @@ _REFERENCES: dict[str, Reference] = {}
         ("en", "wait... what.. ok.", "wait ... what .. ok ."),
         ("en", "the girls' 1990's 'quote'", None),
         ("en", "he said 'so.'", "he said &apos; so . &apos;"),
+        ("en", ".'", ". &apos;"),
+        ("en", "x .'", "x . &apos;"),
         ("de", "Peter's 'Buch'", "Peter &apos; s &apos; Buch &apos;"),
         ("fr", "l'homme d'aujourd'hui", "l&apos; homme d&apos; aujourd&apos; hui"),
         ("en", 'a|b <x> [y] & "z"', "a &#124; b &lt; x &gt; &#91; y &#93; &amp; &quot; z &quot;"),

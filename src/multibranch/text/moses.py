@@ -20,7 +20,6 @@ from multibranch.text.normalise import collapse
 # character it has just been removed from the text.
 _DOT = "\x01"
 _DOTS = re.compile(r"\.\.+")
-_FINAL_QUOTE = re.compile(r"\.' ?$")
 _DIGIT_FIRST = re.compile("[0-9]")
 _NUMERIC_ONLY = "#NUMERIC_ONLY#"
 
@@ -79,7 +78,7 @@ class MosesTokeniser:
             self._split_periods(words)
         text = " ".join(words)
         if text.endswith(".'"):
-            text = text[:-2] + " . '"
+            text = f"{text[:-2].rstrip()} . '".lstrip()
         if _DOT in text:
             text = text.replace(_DOT, ".")
         return text.translate(_ESCAPES) if _ESCAPED.search(text) else text
