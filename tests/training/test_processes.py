@@ -15,6 +15,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from multibranch.data import PreparedData
 from multibranch.errors import UserError
+from multibranch.tasks.translation import open_data, two_stage
 from multibranch.training import Progress, Trainer
 from multibranch.training.processes import Processes, choose_device
 
@@ -143,11 +144,20 @@ def test_both_processes_stop_where_the_first_refuses(
 
 
 def test_two_stages_in_two_processes(toy: Path, tmp_path: Path, tiny: SimpleNamespace) -> None:
-    from multibranch.tasks.translation import two_stage
-
     config = tiny.config(toy, tmp_path / "both", max_updates=4)
     assert tiny.processes(lambda: two_stage(config, quiet=True)) == [0, 0]
     assert len(tiny.records(tmp_path / "both" / "mat", "start")) == 1
+
+
+def test_the_built_in_corpus_is_made_once_for_both(
+    toy: Path, tmp_path: Path, tiny: SimpleNamespace
+) -> None:
+    config = tiny.config(toy, tmp_path / "run", folder=None, builtin_pairs=150, max_updates=1)
+
+    def work() -> None:
+        assert len(open_data(config).split("train")) == 150
+
+    assert tiny.processes(work) == [0, 0]
 
 
 def test_the_score_is_that_of_the_whole_model(

@@ -14,7 +14,7 @@ from multibranch.errors import UserError
 from multibranch.nn import MultiBranchTransformer
 from multibranch.training import Trainer
 from multibranch.training.optimiser import Optimiser
-from multibranch.training.seeds import draw_branches
+from multibranch.training.seeds import draw_branches, seed_update
 from multibranch.training.setup import count_tokens
 from multibranch.training.step import Objective, Step
 
@@ -112,6 +112,33 @@ def test_an_update_that_is_not_finite_is_skipped_and_counted(value: float, clip:
         before["weight/encoder.0.attention.out_weight"],
     )
     assert optimiser.state()["steps/encoder.0.attention.out_weight"].item() == 2
+
+
+def test_clipping_scales_the_whole_gradient() -> None:
+    batches = PackedBatches(pairs(), tokens=2000, max_length=12)
+    found = {}
+    for clip in (0.0, 0.01, 1e6):
+        network = model()
+        optimiser = Optimiser(network, clip_norm=clip)
+        step = Step(Objective(network, smoothing=0.1), optimiser, device=torch.device("cpu"))
+        step.run(batches, range(1), keeps=[None], rate=1e-3, tokens=60)
+        gradients = [parameter.grad.flatten() for parameter in optimiser.parameters]  # type: ignore[union-attr]
+        found[clip] = torch.cat(gradients), step.statistics().norm
+    whole, norm = found[0.0]
+    assert norm == pytest.approx(whole.norm().item())
+    torch.testing.assert_close(found[0.01][0], whole * (0.01 / norm), rtol=1e-4, atol=1e-9)
+    assert found[0.01][1] == pytest.approx(norm)  # what is logged is the norm before clipping
+    assert torch.equal(found[1e6][0], whole)
+
+
+def test_dropout_differs_between_processes_and_updates() -> None:
+    drawn = {}
+    for seed, update, rank in itertools.product((1, 2), (1, 2), (0, 1)):
+        seed_update(seed, update, rank)
+        drawn[seed, update, rank] = torch.rand(4).tolist()
+    assert len({tuple(numbers) for numbers in drawn.values()}) == 8
+    seed_update(1, 1, 0)
+    assert torch.rand(4).tolist() == drawn[1, 1, 0]
 
 
 def test_running_statistics_can_be_taken_up_again() -> None:

@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
         raise UserError(f"give the configuration file first: multibranch train {misplaced[0]} …")
     if configuration.peek(args.config, "task") == "understanding":
         return _train_classifier(args)
-    config = configuration.load(Config, args.config, args.overrides)
+    config = configuration.load(Config, args.config, args.overrides).check()
     if args.two_stage:
         outcomes = translation.two_stage(config, quiet=args.quiet)
     else:

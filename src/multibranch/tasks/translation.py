@@ -9,6 +9,7 @@ from multibranch.data.builtin import builtin
 from multibranch.errors import UserError
 from multibranch.nn import MultiBranchTransformer
 from multibranch.training import Config, Outcome, Trainer
+from multibranch.training.processes import join
 
 
 def open_data(config: Config) -> PreparedData:
@@ -17,7 +18,12 @@ def open_data(config: Config) -> PreparedData:
     if data.folder is not None:
         return PreparedData.open(data.folder)
     place = Path(config.train.output).parent / f"builtin-{data.builtin}-{data.builtin_pairs}"
-    return PreparedData.open(builtin(data.builtin, place, pairs=data.builtin_pairs))
+
+    def prepare() -> None:
+        builtin(data.builtin, place, pairs=data.builtin_pairs)
+
+    join(config.train.device).first_does(prepare)
+    return PreparedData.open(place)
 
 
 def train(config: Config, *, quiet: bool = False) -> Outcome:
