@@ -39,6 +39,7 @@ QUANTIZATIONS = (
     "bfloat16",
 )
 POSITIONS = 2048  # how many positions are written: its own sinusoids begin at 1, ours at 0
+_FEWEST_POSITIONS = 16
 _LARGEST_HALF = 65504.0  # the largest float16
 
 
@@ -50,11 +51,10 @@ def export_ctranslate2(
     quantization: str = "float32",
     positions: int = POSITIONS,
     decoding: dict[str, Any] | None = None,
-) -> float:
+) -> Path:
     """Write the model for CTranslate2, with its vocabulary and text files; whole or not at all.
 
-    Gives back the largest difference between a log-probability that CTranslate2 and PyTorch give a
-    token.
+    The folder's description says by how much a token's log-probability differs from PyTorch's.
 
     Args:
         quantization: one of QUANTIZATIONS.
@@ -71,6 +71,7 @@ def export_ctranslate2(
     with written_folder(folder) as new:
         spec.save(str(new))
         text.save(new)
+        exact = quantization == "float32"
         describe(
             new,
             format=FORMAT,
@@ -78,8 +79,9 @@ def export_ctranslate2(
             positions=positions,
             settings=model.settings,
             decoding=decoding or {},
+            largest_difference=checked_ctranslate2(new, model, text, exact=exact),
         )
-        return checked_ctranslate2(new, model, text, exact=quantization == "float32")
+    return folder
 
 
 def check_expressible(
@@ -99,8 +101,8 @@ def check_expressible(
             f"CTranslate2 has no quantization {quantization!r}; it is one of "
             f"{', '.join(QUANTIZATIONS)}"
         )
-    if positions < 2:
-        raise UserError(f"positions must be at least 2, not {positions}")
+    if positions < _FEWEST_POSITIONS:
+        raise UserError(f"positions must be at least {_FEWEST_POSITIONS}, not {positions}")
     said = model.settings
     for side, size in (("source", text.source_size), ("target", text.target_size)):
         if said[f"{side}_vocabulary"] != size:

@@ -14,7 +14,7 @@ from multibranch.directory import (
 )
 from multibranch.errors import UserError
 from multibranch.export.ctranslate2 import POSITIONS, export_ctranslate2
-from multibranch.export.folder import check_output, require
+from multibranch.export.folder import check_output, read_description, require
 from multibranch.export.onnx import export_onnx
 
 FORMATS = ("ctranslate2", "onnx")
@@ -45,14 +45,14 @@ def export(
         for name, value in (("quantization", quantization), ("positions", positions)):
             if value is not None:
                 raise UserError(f"--{name} is of --format ctranslate2: ONNX graphs are float32")
-        difference = _export_classifier(folder, output) if classifier else _onnx(folder, output)
+        (_export_classifier if classifier else _export_onnx)(folder, output)
     elif classifier:
         raise UserError(
             f"{folder} is a classifier, and CTranslate2 export takes encoder-decoder models: use "
             "--format onnx"
         )
     else:
-        difference = export_ctranslate2(
+        export_ctranslate2(
             load_model(folder),
             load_text(folder),
             output,
@@ -65,12 +65,12 @@ def export(
         "format": format,
         "numbers": quantization or "float32",
         "megabytes": sum(path.stat().st_size for path in output.iterdir()) / 1e6,
-        "largest_difference": difference,
+        "largest_difference": read_description(output, format=format)["largest_difference"],
     }
 
 
-def _onnx(folder: Path, output: Path) -> float | None:
-    return export_onnx(load_model(folder), load_text(folder), output, decoding=_decoding(folder))
+def _export_onnx(folder: Path, output: Path) -> None:
+    export_onnx(load_model(folder), load_text(folder), output, decoding=_decoding(folder))
 
 
 def _decoding(folder: Path) -> dict[str, Any]:
@@ -98,7 +98,7 @@ def _is_classifier(folder: Path) -> bool:
     return False
 
 
-def _export_classifier(folder: Path, output: Path) -> float | None:
+def _export_classifier(folder: Path, output: Path) -> None:
     require("transformers", what="exporting a classifier")
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
@@ -114,4 +114,4 @@ def _export_classifier(folder: Path, output: Path) -> float | None:
             tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     except (OSError, ValueError, RuntimeError) as error:
         raise UserError(f"{folder} cannot be loaded: {str(error).splitlines()[0]}") from None
-    return export_onnx_classifier(model, tokenizer, output)
+    export_onnx_classifier(model, tokenizer, output)

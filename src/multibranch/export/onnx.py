@@ -46,11 +46,11 @@ def export_onnx(
     folder: str | Path,
     *,
     decoding: dict[str, Any] | None = None,
-) -> float | None:
+) -> Path:
     """Write the model's graphs, and its text files where it has some; whole or not at all.
 
-    Gives back the largest difference between a number that onnxruntime and PyTorch compute from the
-    graphs and the model; None where onnxruntime is not installed.
+    The folder's description says by how much onnxruntime's numbers differ from PyTorch's, or null
+    where onnxruntime is not installed.
 
     Args:
         decoding: search options other than the defaults, which the folder remembers.
@@ -65,8 +65,14 @@ def export_onnx(
             graph.save(new / f"{name}.onnx")
         if text is not None:
             text.save(new)
-        describe(new, format=FORMAT, settings=model.settings, decoding=decoding or {})
-        return checked_onnx(new, model)
+        describe(
+            new,
+            format=FORMAT,
+            settings=model.settings,
+            decoding=decoding or {},
+            largest_difference=checked_onnx(new, model),
+        )
+    return folder
 
 
 def check_expressible(model: nn.Module) -> None:

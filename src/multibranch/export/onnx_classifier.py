@@ -29,10 +29,8 @@ _INPUTS = ("input_ids", "attention_mask")
 _LARGEST = 1_900_000_000  # bytes: a protobuf file holds less than 2 GiB
 
 
-def export_onnx_classifier(model: Any, tokenizer: Any, folder: str | Path) -> float | None:
+def export_onnx_classifier(model: Any, tokenizer: Any, folder: str | Path) -> Path:
     """Write a classifier's graph and its tokenizer; whole or not at all.
-
-    Gives back what `export_onnx` does.
 
     Args:
         model: a …ForSequenceClassification of `transformers`.
@@ -52,10 +50,16 @@ def export_onnx_classifier(model: Any, tokenizer: Any, folder: str | Path) -> fl
             if tokenizer is not None:
                 tokenizer.save_pretrained(new)
             labels = [model.config.id2label[number] for number in range(model.config.num_labels)]
-            describe(new, format=FORMAT, architecture=type(model).__name__, labels=labels)
-            return checked_classifier(new, model)
+            describe(
+                new,
+                format=FORMAT,
+                architecture=type(model).__name__,
+                labels=labels,
+                largest_difference=checked_classifier(new, model),
+            )
     finally:
         model.train(was_training)
+    return folder
 
 
 class _Logits(nn.Module):

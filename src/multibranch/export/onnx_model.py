@@ -5,8 +5,9 @@ from typing import Any
 
 import numpy as np
 
+from multibranch.directory import check_folder
 from multibranch.errors import UserError
-from multibranch.export.folder import read_description, require
+from multibranch.export.folder import require
 
 FORMAT = "onnx"
 
@@ -24,7 +25,7 @@ class OnnxModel:
     def __init__(self, folder: str | Path, *, threads: int = 0) -> None:
         onnxruntime = require("onnxruntime", what="running ONNX graphs")
         folder = Path(folder)
-        self.description = read_description(folder, format=FORMAT)
+        check_folder(folder)
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         options.log_severity_level = 3

@@ -1,0 +1,170 @@
+"""`multibranch export`, and `translate` and `interactive` with --engine ctranslate2."""
+
+import io
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from multibranch.cli import main
+from multibranch.decoding import Translator
+from multibranch.export import OnnxModel
+
+LINES = ["der Hund , und die Frau .", "", "kalt ?"]
+
+
+@pytest.fixture
+def run(monkeypatch, capfdbinary):
+    """Run the command in this process; gives back status, standard output and error."""
+
+    def run(*words: object, given: str = "") -> tuple[int, str, str]:
+        stream = io.TextIOWrapper(io.BytesIO(given.encode()), encoding="ascii")
+        monkeypatch.setattr(sys, "stdin", stream)
+        try:
+            status = main([str(word) for word in words])
+        except SystemExit as stopped:  # argparse's way
+            status = int(stopped.code or 0)
+        sys.stdout.flush()
+        out, err = capfdbinary.readouterr()
+        return status, out.decode(), err.decode()
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory, directory) -> Path:
+    pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed")
+    place = tmp_path_factory.mktemp("exported") / "out"
+    assert main(["export", str(directory), "--format", "ctranslate2", "--output", str(place)]) == 0
+    return place
+
+
+def test_the_result_is_a_table_or_json(run, tmp_path, directory):
+    pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed")
+    words = ["export", directory, "--format", "ctranslate2", "--quantization", "int8", "--output"]
+    status, out, _ = run(*words, tmp_path / "a")
+    assert status == 0
+    assert "Exported" in out
+    assert "int8" in out
+    status, out, _ = run(*words, tmp_path / "b", "--json")
+    assert status == 0
+    said = json.loads(out)
+    assert said["format"] == "ctranslate2"
+    assert said["numbers"] == "int8"
+    assert said["output"] == str(tmp_path / "b")
+    size = sum(path.stat().st_size for path in (tmp_path / "b").iterdir())
+    assert said["megabytes"] == pytest.approx(size / 1e6)
+    assert 0 < said["largest_difference"] < 0.5
+
+
+def test_translate_with_the_engine_gives_our_output(run, exported, directory):
+    given = "".join(f"{line}\n" for line in LINES)
+    status, out, _ = run(
+        "translate", "--engine", "ctranslate2", exported, "--device", "cpu", given=given
+    )
+    assert status == 0
+    assert out.split("\n")[:-1] == Translator.load(directory, device="cpu").translate(LINES)
+    assert run("translate", directory, "--device", "cpu", given=given)[1] == out
+    assert run("interactive", "--engine", "ctranslate2", exported, given=given)[1] == out
+
+
+def test_n_best_lists_of_the_engine_are_ours(run, exported, directory):
+    words = ["--n-best", 2, "--json", "--device", "cpu"]
+    given = "der Hund\n"
+    out = run("translate", "--engine", "ctranslate2", exported, *words, given=given)[1]
+    ours = run("translate", directory, *words, given=given)[1]
+    found, wanted = json.loads(out)["hypotheses"], json.loads(ours)["hypotheses"]
+    assert [one["text"] for one in found] == [other["text"] for other in wanted]
+    assert len(found) == 2
+    for one, other in zip(found, wanted):
+        assert one["score"] == pytest.approx(other["score"], abs=1e-4)
+
+
+def test_the_folder_keeps_the_directorys_search_options(exported):
+    said = json.loads((exported / "multibranch.json").read_text())
+    assert said["decoding"] == {"beam": 3, "length_penalty": 0.6}
+
+
+def test_onnx(run, tmp_path, directory):
+    pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
+    words = ["export", directory, "--format", "onnx", "--output", tmp_path / "out", "--json"]
+    status, out, _ = run(*words)
+    assert status == 0
+    assert json.loads(out)["largest_difference"] < 1e-4
+    assert set(OnnxModel(tmp_path / "out").sessions) == {"encoder", "decoder"}
+
+
+def test_help_says_how(run):
+    status, out, _ = run("export", "--help")
+    assert status == 0
+    assert "multibranch translate --engine ctranslate2 exported" in out
+    assert "--quantization" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "match"),
+    [
+        (["DIR", "--format", "onnx", "--quantization", "int8", "--output", "OUT"], "ONNX graphs"),
+        (["DIR", "--format", "onnx", "--positions", "99", "--output", "OUT"], "ONNX graphs"),
+        (["DIR", "--format", "ctranslate2", "--positions", "3", "--output", "OUT"], "at least 16"),
+        (["DIR", "--format", "ctranslate2", "--output", "DIR"], "exists already"),
+        (["nowhere", "--format", "onnx", "--output", "OUT"], "no such folder"),
+        (["EMPTY", "--format", "onnx", "--output", "OUT"], "it has no config.json"),
+        (["OTHER", "--format", "onnx", "--output", "OUT"], "holds a MarianMTModel"),
+        (["CLASSIFIER", "--format", "ctranslate2", "--output", "OUT"], "is a classifier.*onnx"),
+        (["BROKEN", "--format", "ctranslate2", "--output", "OUT"], "it has no file model.safe"),
+        (["DIR", "--format", "tflite", "--output", "OUT"], "invalid choice: 'tflite'"),
+        (["DIR", "--format", "onnx"], "required: --output"),
+        (
+            ["DIR", "--format", "ctranslate2", "--quantization", "int4", "--output", "OUT"],
+            "invalid choice: 'int4'",
+        ),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_wrong_arguments_are_one_clear_line(run, tmp_path, directory, words, match):
+    architectures = {
+        "OTHER": {"model_type": "multibranch-marian", "architectures": ["MarianMTModel"]},
+        "CLASSIFIER": {"architectures": ["MultiBranchBertForSequenceClassification"]},
+        "EMPTY": None,
+        "BROKEN": json.loads((directory / "config.json").read_text()),
+    }
+    for name, config in architectures.items():
+        (tmp_path / name).mkdir()
+        if config is not None:
+            (tmp_path / name / "config.json").write_text(json.dumps(config))
+    places = {name: tmp_path / name for name in [*architectures, "OUT"]} | {"DIR": directory}
+    status, out, err = run("export", *[places.get(word, word) for word in words])
+    assert status == 2
+    assert out == ""
+    line = err.rstrip("\n").split("\n")[-1]
+
+    assert re.search(match, line), err
+    assert "Traceback" not in err
+    assert not (tmp_path / "OUT").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "match"),
+    [
+        (["--branches", "1"], "folded into heads"),
+        (["--sample"], "--engine torch for --sample"),
+        (["--repetition-penalty", "1.1"], "repetition penalty"),
+        (["--precision", "bfloat16"], "--quantization"),
+    ],
+    ids=str,
+)
+def test_what_the_engine_cannot_do_is_one_clear_line(run, exported, words, match):
+    status, out, err = run("translate", "--engine", "ctranslate2", exported, *words, given="rot\n")
+    assert status == 2
+    assert out == ""
+    assert match in err
+    assert len(err.rstrip("\n").split("\n")) == 1
+
+
+def test_a_model_directory_given_to_the_engine_says_what_to_do(run, directory):
+    status, _, err = run("translate", "--engine", "ctranslate2", directory, given="rot\n")
+    assert status == 2
+    assert "--format ctranslate2" in err
