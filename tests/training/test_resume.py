@@ -33,12 +33,16 @@ def leavings(folder: Path) -> dict[str, object]:
     found: dict[str, object] = {}
     for path in sorted(folder.rglob("*")):
         name = str(path.relative_to(folder))
-        if path.is_dir() or name.startswith(("resume/update-", "config.yaml", ".lock")):
+        if path.is_dir() or name.startswith(("resume/", "config.yaml", ".lock")):
             continue
         found[name] = path.read_bytes()
     newest = max((folder / "resume").glob("update-*"))
     found["state"] = (newest / "state.safetensors").read_bytes()
-    found["progress"] = without_times(json.loads((newest / "progress.json").read_text()))
+    progress = json.loads((newest / "progress.json").read_text())
+    found["progress"] = without_times(progress)
+    for update in progress["snapshots"]:  # beside them, some that only an older checkpoint needs
+        path = folder / "resume" / "snapshots" / f"{update:08d}.safetensors"
+        found[path.name] = path.read_bytes()
     lines = (folder / "metrics.jsonl").read_text().splitlines()
     found["metrics.jsonl"] = [without_times(json.loads(line)) for line in lines]
     return found
@@ -138,19 +142,34 @@ def test_a_signal_in_the_last_moments_does_not_undo_the_end(
     assert load_model(tmp_path / "run").settings["branches"] == 2
 
 
-def test_a_second_signal_insists(toy: Path, tmp_path: Path, tiny: SimpleNamespace) -> None:
-    config = tiny.config(toy, tmp_path / "run")
-    trainer = Trainer(config, PreparedData.open(toy), quiet=True)
+def interrupt_twice(trainer: Trainer, *, pause: float) -> None:
+    update = trainer._update
 
     def impatient() -> None:
         os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(pause)
         os.kill(os.getpid(), signal.SIGINT)
+        update()
 
     trainer._update = impatient  # type: ignore[method-assign]
+
+
+def test_a_second_signal_insists(toy: Path, tmp_path: Path, tiny: SimpleNamespace) -> None:
+    trainer = Trainer(tiny.config(toy, tmp_path / "run"), PreparedData.open(toy), quiet=True)
+    interrupt_twice(trainer, pause=1.1)
     handler = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
         trainer.run()
     assert signal.getsignal(signal.SIGINT) == handler
+
+
+def test_the_same_signal_from_two_sides_is_one(
+    toy: Path, tmp_path: Path, tiny: SimpleNamespace
+) -> None:
+    trainer = Trainer(tiny.config(toy, tmp_path / "run"), PreparedData.open(toy), quiet=True)
+    interrupt_twice(trainer, pause=0.01)
+    outcome = trainer.run()
+    assert (outcome.signal, outcome.progress.update) == (signal.SIGINT, 1)
 
 
 def test_a_damaged_checkpoint_costs_only_what_came_after_the_one_before(

@@ -3,10 +3,15 @@
 import os
 import signal
 import threading
+import time
 from types import FrameType
 from typing import Any
 
 STOPS = (signal.SIGTERM, signal.SIGINT)
+
+# One Ctrl-C may come twice, from the terminal and from a launcher: only later ones insist.
+GRACE = 1.0  # seconds
+
 ANSWER = b"\nstopping after this update; what is done is saved (once more stops at once)\n"
 
 
@@ -16,6 +21,7 @@ class Interruption:
     def __init__(self, *, quiet: bool = False) -> None:
         self.signal: int | None = None
         self.quiet = quiet
+        self._since = 0.0
         self._before: list[Any] = []
 
     def __enter__(self) -> "Interruption":
@@ -31,7 +37,9 @@ class Interruption:
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
         if self.signal is not None:
+            if time.monotonic() - self._since < GRACE:
+                return
             raise KeyboardInterrupt
-        self.signal = number
+        self.signal, self._since = number, time.monotonic()
         if not self.quiet:
             os.write(2, ANSWER)  # print may be what the signal interrupted
