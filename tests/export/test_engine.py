@@ -1,6 +1,8 @@
 """The engine ctranslate2: search options mean what they mean in our decoder, or are refused."""
 
+import json
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -237,6 +239,27 @@ def test_a_gpu_that_is_not_there_is_refused(folder):
         CTranslate2Engine.load(folder, device="cuda")
 
 
+def test_a_missing_package_is_named(folder, tmp_path, text, trained, monkeypatch):
+    for package, call in (
+        ("ctranslate2", lambda: CTranslate2Engine.load(folder)),
+        ("ctranslate2", lambda: export_ctranslate2(trained, text, tmp_path / "out")),
+        ("onnx", lambda: export_onnx(trained, text, tmp_path / "out")),
+    ):
+        monkeypatch.setitem(sys.modules, package, None)  # as if it were not installed
+        with pytest.raises(UserError, match=rf"{package}.*pip install 'multibranch\[export\]'"):
+            call()
+    assert not list(tmp_path.iterdir())
+
+
+def test_workers_and_threads_give_the_same(folder, engine, sentences, same):
+    how = {"beam": 2, "batch_tokens": 15}
+    two = CTranslate2Engine.load(folder, threads=2, workers=2)
+    one = CTranslate2Engine.load(folder, threads=2, workers=1)
+    wanted = engine.generate(sentences, **how)
+    same(two.generate(sentences, **how), wanted)
+    same(one.generate(sentences, **how), wanted)
+
+
 def test_a_model_directory_is_told_to_export(directory):
     with pytest.raises(UserError, match=r"multibranch export .* --format ctranslate2"):
         CTranslate2Engine.load(directory)
@@ -262,6 +285,8 @@ def test_a_folder_of_another_format_is_refused(tmp_path, text, trained):
         ("text.json", "remove", "no text pipeline"),
         ("multibranch.json", "remove", "no exported model"),
         ("multibranch.json", "truncate", "no JSON file"),
+        ("multibranch.json", {"positions": "many"}, "says no number of positions"),
+        ("multibranch.json", {"positions": 64, "decoding": {"beam": 0}}, "beam must be at least 1"),
         ("config.json", "truncate", "CTranslate2 cannot load"),
         ("model.bin", "link", "leads out of the model directory"),
     ],
@@ -278,6 +303,8 @@ def test_a_damaged_folder_is_one_clear_error(tmp_path, folder, name, damage, mat
         path.write_bytes(b"")
     elif damage == "other":
         path.write_bytes(content.replace(b'"', b'"x', 1))
+    elif isinstance(damage, dict):
+        path.write_text(json.dumps({"format": "ctranslate2", **damage}))
     elif damage == "link":
         path.symlink_to(folder / name)
     with pytest.raises(UserError, match=match):

@@ -13,8 +13,9 @@ ours (2·beam candidates, ended ones set aside, done when `beam` have ended) but
 
 import json
 import os
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from multibranch.decoding.generate import batches
 from multibranch.decoding.translator import unused_ids
 from multibranch.errors import UserError
 from multibranch.export.ctranslate2 import FORMAT
-from multibranch.export.folder import read_description, require, vocabulary
+from multibranch.export.folder import DESCRIPTION, read_description, require, vocabulary
 from multibranch.text import BOS, EOS, PAD, SPECIAL_TOKENS, UNK, TextPipeline
 
 BATCH_TOKENS = 1024
@@ -92,6 +93,7 @@ class CTranslate2Engine(Translator):
         precision: str = "float32",
         cuda_graphs: bool = False,
         threads: int | None = None,
+        workers: int | None = None,
     ) -> "CTranslate2Engine":
         """Load an exported folder.
 
@@ -99,30 +101,32 @@ class CTranslate2Engine(Translator):
             device: "auto" is a GPU where there is one.
             branches, precision, cuda_graphs: of the other engine; only their defaults are taken.
             threads: CPU threads; as many as PyTorch uses unless given.
+            workers: batches decoded at once, which share the threads. One a thread unless given:
+                two batches at once wait less for each other than the parts of one. Give 1 where
+                single sentences shall come back soonest.
         """
         places = [Path(f) for f in ([folders] if isinstance(folders, str | Path) else folders)]
         _refuse_others(places, branches=branches, precision=precision, cuda_graphs=cuda_graphs)
         [folder] = places
         ctranslate2 = require("ctranslate2", what="the engine ctranslate2")
-        said = read_description(folder, format=FORMAT)
+        said = _described(folder)
         text = TextPipeline.load(folder)
         _check_vocabularies(folder, text)
-        threads = threads or torch.get_num_threads()
         where = _device(ctranslate2, str(device))
+        threads = threads or torch.get_num_threads()
+        workers = workers or (threads if where == "cpu" else 1)
         try:
-            # One worker a core: two batches at once need less waiting than one batch cut in two.
             engine = ctranslate2.Translator(
-                os.fspath(folder), device=where, inter_threads=threads, intra_threads=1
+                os.fspath(folder),
+                device=where,
+                inter_threads=workers,
+                intra_threads=max(1, threads // workers),
             )
         except (RuntimeError, ValueError) as error:
             raise UserError(f"CTranslate2 cannot load {folder}: {error}") from None
-        defaults = said.get("decoding")
-        return cls(
-            engine,
-            text,
-            positions=int(said.get("positions", 0)),
-            defaults=defaults if isinstance(defaults, dict) else {},
-        )
+        made = cls(engine, text, positions=said["positions"], defaults=said["decoding"])
+        made.options()  # what the folder remembers must be options
+        return made
 
     @property
     def device(self) -> torch.device:
@@ -199,15 +203,18 @@ class CTranslate2Engine(Translator):
         forbid: bool,
         batch_tokens: int | None,
     ) -> Iterator[tuple[list[int], list[list[_Found]]]]:
-        """Search in batches of similar length; all are begun before the first is awaited."""
+        """Search in batches of similar length, some at a time so that every worker has one."""
         tokens = batch_tokens or max(64, BATCH_TOKENS * 5 // max(5, options.beam))
         lengths = [len(sentence.source) + 1 for sentence in sentences]
-        begun = []
+        begun: deque[tuple[list[int], Callable[[], list[list[_Found]]]]] = deque()
         for members in batches(lengths, tokens):
             lot = [sentences[member] for member in members]
             # One step more than the longest has tokens: its end.
             limit = max(sentence.limit for sentence in lot) + 1
             begun.append((members, self._submit(lot, options, forbid=forbid, limit=limit)))
+            if len(begun) > 2 * self.engine.num_translators:
+                first, wait = begun.popleft()
+                yield first, wait()
         for members, wait in begun:
             yield members, wait()
 
@@ -338,6 +345,20 @@ def _refuse_others(
         )
 
 
+def _described(folder: Path) -> dict[str, Any]:
+    """The folder's description, its numbers checked."""
+    said = read_description(folder, format=FORMAT)
+    positions, decoding = said.get("positions"), said.get("decoding")
+    if not isinstance(positions, int) or positions < 1:
+        raise UserError(f"{folder / DESCRIPTION} is damaged: it says no number of positions")
+    known = {field.name for field in fields(SearchOptions)}
+    numbers = decoding.items() if isinstance(decoding, dict) else ()
+    options = {
+        name: value for name, value in numbers if name in known and isinstance(value, int | float)
+    }
+    return {"positions": positions, "decoding": options}
+
+
 def _check_vocabularies(folder: Path, text: TextPipeline) -> None:
     """Refuse a folder whose tokenizer is not that of its model."""
     for side in ("source", "target"):
@@ -360,4 +381,6 @@ def _device(ctranslate2: Any, asked: str) -> str:
         raise UserError(f"there is no device {asked!r}; say auto, cpu or cuda")
     if asked == "cuda" and not ctranslate2.get_cuda_device_count():
         raise UserError("there is no GPU that CTranslate2 can use here; say --device cpu")
+    if asked == "auto":
+        return "cuda" if ctranslate2.get_cuda_device_count() else "cpu"
     return asked

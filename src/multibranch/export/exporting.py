@@ -3,13 +3,13 @@
 from pathlib import Path
 from typing import Any
 
+from multibranch.decoding.translator import saved_options
 from multibranch.directory import (
     CONFIG,
     MODEL_TYPE,
     check_folder,
     load_model,
     load_text,
-    read_config,
     read_json,
 )
 from multibranch.errors import UserError
@@ -58,7 +58,7 @@ def export(
             output,
             quantization=quantization or "float32",
             positions=POSITIONS if positions is None else positions,
-            decoding=_decoding(folder),
+            decoding=saved_options(folder),
         )
     return {
         "output": str(output),
@@ -70,13 +70,7 @@ def export(
 
 
 def _export_onnx(folder: Path, output: Path) -> None:
-    export_onnx(load_model(folder), load_text(folder), output, decoding=_decoding(folder))
-
-
-def _decoding(folder: Path) -> dict[str, Any]:
-    """The search options that a model directory remembers."""
-    said = read_config(folder).get("decoding")
-    return said if isinstance(said, dict) else {}
+    export_onnx(load_model(folder), load_text(folder), output, decoding=saved_options(folder))
 
 
 def _is_classifier(folder: Path) -> bool:
