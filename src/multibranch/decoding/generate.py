@@ -1,5 +1,6 @@
 """Ids in, hypotheses out: sorted by length, batched by tokens, in any order, the same results."""
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -11,6 +12,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from multibranch.decoding.beam import BeamSearch
 from multibranch.decoding.ensemble import Ensemble
 from multibranch.decoding.options import Hypothesis, SearchOptions
+from multibranch.decoding.parallel import spread
 from multibranch.decoding.sampling import RowSearch, draw_key
 from multibranch.decoding.search import Recorder, Search
 from multibranch.nn.cache import Room
@@ -21,7 +23,6 @@ GPU_BATCH_TOKENS = 65536
 GPU_BATCH_ROWS = 16384
 
 
-@torch.inference_mode()
 def generate(
     models: Ensemble,
     sources: Sequence[Sequence[int]],
@@ -48,12 +49,17 @@ def generate(
     found: list[list[Hypothesis]] = [[] for _ in range(len(sources) * draws)]
     lengths = [len(source) for source in sources for _ in range(draws)]
     room = Room()
+
+    @torch.inference_mode()
+    def decode(members: list[int], stop: threading.Event) -> list[list[Hypothesis]]:
+        sentences = [(sources[m // draws], prefixes[m // draws], m % draws) for m in members]
+        return _search(models, sentences, options, recorder, room, stop).run()
+
+    lots = list(batches(lengths, batch_tokens, most=max(1, GPU_BATCH_ROWS // options.rows)))
+    workers = torch.get_num_threads() if models.device.type == "cpu" else 1
     with _attention(models.device):
-        most = max(1, GPU_BATCH_ROWS // options.rows)
-        for members in batches(lengths, batch_tokens, most=most):
-            sentences = [(sources[m // draws], prefixes[m // draws], m % draws) for m in members]
-            search = _search(models, sentences, options, recorder, room)
-            for member, hypotheses in zip(members, search.run()):
+        for members, results in spread(decode, lots, workers=workers):
+            for member, hypotheses in zip(members, results):
                 found[member] = hypotheses
             if progress is not None:
                 progress(sum(member % draws == 0 for member in members))
@@ -69,6 +75,7 @@ def _search(
     options: SearchOptions,
     recorder: Recorder | None,
     room: Room,
+    stop: threading.Event,
 ) -> Search:
     """The search for one batch of sentences: source, prefix and number of the sample."""
     sources = [source for source, _, _ in sentences]
@@ -78,6 +85,7 @@ def _search(
         "options": options,
         "recorder": recorder,
         "room": room,
+        "stop": stop,
     }
     padded = pad(sources).to(models.device)
     if options.sample:

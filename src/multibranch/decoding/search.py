@@ -5,6 +5,7 @@ asks nothing of the host; every few steps the host looks which sentences are don
 results and lets the others close ranks.
 """
 
+import threading
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -36,6 +37,7 @@ class Search:
         prefixes: ids that each sentence's hypotheses begin with; empty for none.
         recorder: replay steps instead of running them one operation at a time.
         room: memory that one batch's caches leave to the next one's.
+        stop: an event that breaks the search off once it is set.
     """
 
     # The tensors that have one entry a sentence, by name; they shrink as sentences leave.
@@ -51,9 +53,11 @@ class Search:
         options: SearchOptions,
         recorder: Recorder | None = None,
         room: Room | None = None,
+        stop: threading.Event | None = None,
     ) -> None:
         device = models.device
         self.models, self.options, self.recorder = models, options, recorder
+        self.stop = stop
         self.rules = Rules(options, source_tokens, prefixes, device=device)
         self.caches = models.start(sources, beam=options.rows, steps=self.rules.steps, room=room)
         b = len(source_tokens)
@@ -100,6 +104,8 @@ class Search:
                     cache.tidy()
 
     def _unfinished(self) -> bool:
+        if self.stop is not None and self.stop.is_set():
+            raise InterruptedError("the search was broken off")
         if len(self.done) and self.taken >= self.rules.steps:
             self.done.fill_(True)
             self._let_go(at_least=1)

@@ -12,6 +12,7 @@ for plain products on a CPU. These want a multiple of 16 slots: the last of them
 """
 
 import math
+import threading
 
 import torch
 import torch.nn.functional as F
@@ -34,25 +35,28 @@ class Room:
 
     def __init__(self) -> None:
         self._free: list[Tensor] = []  # one-dimensional
+        self._lock = threading.Lock()
 
     def take(self, like: Tensor, *shape: int) -> Tensor:
         """Memory of this shape, holding anything."""
         size = math.prod(shape)
-        fitting = [
-            place
-            for place, tensor in enumerate(self._free)
-            if tensor.numel() >= size and tensor.dtype == like.dtype
-        ]
-        if not fitting or like.device.type != "cpu":  # other devices have allocators that reuse
-            return like.new_empty(shape)
-        place = min(fitting, key=lambda place: self._free[place].numel())
-        return self._free.pop(place)[:size].view(shape)
+        with self._lock:
+            fitting = [
+                place
+                for place, tensor in enumerate(self._free)
+                if tensor.numel() >= size and tensor.dtype == like.dtype
+            ]
+            if not fitting or like.device.type != "cpu":  # other devices' allocators reuse it
+                return like.new_empty(shape)
+            place = min(fitting, key=lambda place: self._free[place].numel())
+            return self._free.pop(place)[:size].view(shape)
 
     def give(self, tensor: Tensor) -> None:
         """Take back all the memory that this tensor lies in; nobody may use it any more."""
         whole = tensor.untyped_storage().nbytes() // tensor.element_size()
         if tensor.device.type == "cpu" and whole:
-            self._free.append(tensor.as_strided((whole,), (1,), 0))
+            with self._lock:
+                self._free.append(tensor.as_strided((whole,), (1,), 0))
 
 
 class LayerCache:

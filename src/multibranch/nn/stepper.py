@@ -6,6 +6,7 @@ fastest in, and as few operations a step as there can be.
 """
 
 import math
+import threading
 
 import torch
 import torch.nn.functional as F
@@ -44,6 +45,7 @@ class Stepper:
         embedding = self.model.target_embedding
         self._vectors = embedding.vectors * math.sqrt(embedding.width)
         self._positions = self._vectors.new_zeros(0, embedding.width)
+        self._lock = threading.Lock()
         self.products = self.device.type == "cpu" if products is None else products
         self._blocks = [
             _Block(block, products=self.products)  # type: ignore[arg-type]
@@ -89,10 +91,11 @@ class Stepper:
 
     def reserve_positions(self, positions: int) -> None:
         """Work out the vectors of so many target positions beforehand."""
-        if positions > self._positions.shape[0]:
-            places = torch.arange(positions, device=self.device)
-            encoded = self.model.target_embedding._encode(places)
-            self._positions = encoded.to(self._vectors.dtype)
+        with self._lock:  # two threads must not make it shorter for one another
+            if positions > self._positions.shape[0]:
+                places = torch.arange(positions, device=self.device)
+                encoded = self.model.target_embedding._encode(places)
+                self._positions = encoded.to(self._vectors.dtype)
 
     def step(self, ids: Tensor, cache: DecoderCache) -> Tensor:
         """Logits (b, beam, V) for the token after `ids` (b, beam); the cache remembers `ids`.

@@ -1,0 +1,82 @@
+"""Batches side by side on several cores: the same results, and an orderly end."""
+
+import importlib.util
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from multibranch.decoding import Ensemble, SearchOptions, generate
+from multibranch.decoding.parallel import spread
+from multibranch.nn.stepper import Stepper
+
+_spec = importlib.util.spec_from_file_location(
+    "reference", Path(__file__).with_name("reference.py")
+)
+reference = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(reference)
+
+
+@pytest.fixture
+def two_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+def test_two_threads_find_what_one_finds(two_threads):
+    models = Ensemble([Stepper(reference.random_model(3, vocabulary=16))])
+    sources = reference.random_sources(3, 40, longest=9, vocabulary=16)
+    options = SearchOptions(beam=4, n_best=2)
+    side_by_side = generate(models, sources, options, batch_tokens=40)
+    assert torch.get_num_threads() == 2
+    torch.set_num_threads(1)
+    assert generate(models, sources, options, batch_tokens=40) == side_by_side
+
+
+def test_work_runs_at_once_on_threads_of_its_own(two_threads):
+    meet = threading.Barrier(2, timeout=10)
+
+    def work(item: int, stop: threading.Event) -> int:
+        meet.wait()  # nobody passes before two are here
+        return torch.get_num_threads() * 100 + item
+
+    assert sorted(spread(work, range(4), workers=2)) == [(n, 100 + n) for n in range(4)]
+    assert torch.get_num_threads() == 2
+
+
+def test_one_failure_ends_the_others(two_threads):
+    ended = threading.Event()
+
+    def work(item: int, stop: threading.Event) -> int:
+        if item == 0:
+            time.sleep(0.1)
+            raise KeyError("broken")
+        if stop.wait(timeout=10):
+            ended.set()
+        return item
+
+    with pytest.raises(KeyError, match="broken"):
+        list(spread(work, range(8), workers=2))
+    assert ended.is_set()
+
+
+def test_breaking_off_breaks_the_searches_off(two_threads):
+    models = Ensemble([Stepper(reference.random_model(3, vocabulary=16))])
+    sources = [[5, 6, 7, 2]] * 64
+    started = time.perf_counter()
+
+    def interrupt(count: int) -> None:
+        raise KeyboardInterrupt
+
+    options = SearchOptions(beam=2, min_length=400, max_length=400)
+    first = generate(models, sources[:2], options, batch_tokens=8)
+    once = time.perf_counter() - started
+    assert len(first[0][0].ids) == 400
+    started = time.perf_counter()
+    with pytest.raises(KeyboardInterrupt):
+        generate(models, sources, options, batch_tokens=8, progress=interrupt)
+    assert time.perf_counter() - started < 10 * once + 1  # not the time that 32 batches take
