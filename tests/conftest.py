@@ -1,11 +1,14 @@
-"""What every test shares: one thread a worker, and the optional folder of real corpora."""
+"""What every test shares: one thread a worker, Ctrl-C, and the optional folder of real corpora."""
 
+import signal
 from pathlib import Path
 
 import pytest
 import torch
 
 torch.set_num_threads(1)
+# A shell starts what runs in its background with Ctrl-C ignored, and children inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

@@ -9,13 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from multibranch.errors import UserError
-from multibranch.text.code import (
-    code_detokeniser,
-    code_to_text,
-    code_tokeniser,
-    normalise_python,
-    text_to_code,
-)
+from multibranch.text.code import code_to_text, text_to_code
 
 PYTHON = (
     "def f ( a , * rest , b : int = - 2 , ** more ) -> None : NEWLINE INDENT "
@@ -125,35 +119,10 @@ def test_javas_literals_become_placeholders_when_asked() -> None:
     assert text_to_code(text, "java").split()[:6] == ["f", "(", "1.5e-3f", ",", "0xFF", ","]
 
 
-@pytest.mark.parametrize(("tokens", "language"), [(PYTHON, "python"), (JAVA, "java")])
-def test_functions_by_language(tokens: str, language: str) -> None:
-    tokenise, detokenise = code_tokeniser(language), code_detokeniser(language)
-    assert tokenise(detokenise(tokens)) == tokens
-    assert tokenise(tokens) == tokens  # a line of tokens is its own
-
-
-def test_sentences_about_code() -> None:
-    tokenise = code_tokeniser("nl")
-    assert tokenise("Gets the x.y, if any (per-call).") == (
-        "gets the x . y , if any ( per - call ) ."
-    )
-    assert tokenise("gets the x . y") == "gets the x . y"
-
-
-def test_python_as_its_syntax_tree_spells_it() -> None:
-    tokens = 'def f ( x , ) : NEWLINE INDENT return ( "a" ) NEWLINE DEDENT'
-    expected = "def f ( x ) : NEWLINE INDENT return 'a' NEWLINE DEDENT"
-    assert normalise_python(tokens) == expected == normalise_python(expected)
-    assert normalise_python("def f ( : NEWLINE") is None
-
-
 def test_an_unknown_language_is_named() -> None:
     for convert in (code_to_text, text_to_code):
         with pytest.raises(UserError, match=r"'cobol' is not known here; .* java and python"):
             convert("x", "cobol")
-    for by_language in (code_tokeniser, code_detokeniser):
-        with pytest.raises(UserError, match="'cobol' is not known here"):
-            by_language("cobol")
 
 
 WORDS = [

@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from transformers import AutoTokenizer
+from transformers import PreTrainedTokenizerFast
 
 from multibranch.errors import UserError
 from multibranch.text import BOS, EOS, PAD, UNK, TextPipeline, TextSettings, WordCounter
@@ -99,9 +99,10 @@ def test_words_spelt_like_special_tokens_are_unknown() -> None:
 
 
 def test_hugging_face_loads_it(tmp_path: Path) -> None:
+    """The vocabulary alone, by `transformers` alone; with multibranch.hub, see tests/hub."""
     text = moses()
     text.save(tmp_path)
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(tmp_path)
     words = [text.tokenise(line, "source") for line in SENTENCES]
     assert tokenizer(words)["input_ids"] == text.encode(SENTENCES, side="source")
     assert (tokenizer.bos_token_id, tokenizer.pad_token_id) == (BOS, PAD)

@@ -7,16 +7,11 @@ it, as NEWLINE, INDENT and DEDENT. `code_to_text` turns such a line into formatt
 Some public corpora write Python's layout as DCNL (a new line) and DCSP (one level of indentation)
 around lines of source left as they are; `code_to_text` knows them, and `text_to_code` writes them
 when asked for `layout="dcnl"`.
-
-`code_tokeniser` and `code_detokeniser` give the same as functions by language, "nl" included: the
-sentences that describe code.
 """
 
-import ast
 import keyword
 import re
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import lru_cache
 
 from multibranch.errors import UserError
@@ -61,35 +56,6 @@ def _check(language: str) -> None:
     if language not in LANGUAGES:
         known = " and ".join(LANGUAGES)
         raise UserError(f"Code in {language!r} is not known here; the languages are {known}.")
-
-
-def code_tokeniser(language: str) -> Callable[[str], str]:
-    """The function that turns text into words: "nl", "java" (with placeholders) or "python"."""
-    if language == "nl":
-        return lambda text: " ".join(re.findall(r"\w+|[^\w\s]", text.lower()))
-    _check(language)
-    return lambda text: text_to_code(text, language, placeholders=True)
-
-
-def code_detokeniser(language: str) -> Callable[[str], str]:
-    """The function that turns words back into text: "nl", "java" or "python"."""
-    if language == "nl":
-        from multibranch.text.detokenise import MosesDetokeniser
-
-        return MosesDetokeniser("en")
-    _check(language)
-    return lambda tokens: code_to_text(tokens, language)
-
-
-def normalise_python(tokens: str) -> str | None:
-    """Python as its own syntax tree spells it, as the paper does; None where it does not parse."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about escapes in somebody else's strings
-            text = ast.unparse(ast.parse(code_to_text(tokens, "python")))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
-    return text_to_code(text + "\n", "python")
 
 
 # Lexing. Both languages share the shape of it: what to skip, strings, numbers, names, operators,
@@ -141,7 +107,9 @@ def _lex(text: str, language: str, *, placeholders: bool = False) -> list[str]:
     return tokens
 
 
-# Python: layout.
+# Python: layout. After these a line end would be no line end, or make them another token.
+
+_GO_ON = frozenset([".", "\\"])
 
 
 def _python_text(tokens: list[str]) -> str:
@@ -152,7 +120,7 @@ def _python_text(tokens: list[str]) -> str:
     while last and tokens[last - 1] == "DEDENT":
         last -= 1  # closing the blocks that are open at the end changes no line
     for token in tokens[:last]:
-        if token == "NEWLINE" and not depth and not (line and line[-1] == "."):
+        if token == "NEWLINE" and not depth and not (line and line[-1] in _GO_ON):
             lines.append(INDENTATION * level + _spaced(line, "python") if line else "")
             line = []
         elif token == "INDENT" and not line:

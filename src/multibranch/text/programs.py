@@ -15,8 +15,6 @@ from multibranch.errors import UserError
 from multibranch.text.code import code_to_text, text_to_code
 
 _SENTENCE = re.compile(r"\w+|[^\w\s]")
-_NUMBER = re.compile(r"\.?\d")
-_STRING = re.compile(r"""\"(?:\\.|[^"\\\n])*"|'(?:\\u[0-9a-fA-F]{4}|\\.|[^'\\\n])'""")
 
 
 def tokenise_sentence(text: str) -> str:
@@ -26,8 +24,7 @@ def tokenise_sentence(text: str) -> str:
 
 def tokenise_java(text: str) -> str:
     """Java as words, its literals by their kind."""
-    words = text_to_code(_STRING.sub(" _STR ", text), "java").split(" ")
-    return " ".join(map(_literal, words))
+    return text_to_code(text, "java", placeholders=True)
 
 
 def tokenise_python(text: str) -> str:
@@ -60,12 +57,6 @@ def _named(table: dict[str, Callable[[str], str]], language: str) -> Callable[[s
     if language not in table:
         raise UserError(f"no rules for code in '{language}'; known are {', '.join(table)}.")
     return table[language]
-
-
-def _literal(word: str) -> str:
-    if word in ("true", "false"):
-        return "_BOOL"
-    return "_NUM" if _NUMBER.match(word) else word
 
 
 def _sentence(words: str) -> str:
