@@ -83,6 +83,9 @@ def test_the_others_are_sacrebleus_with_its_signature() -> None:
     lowered = bleu(OUTPUTS, REFERENCES, lowercase=True)
     assert lowered.value == sacrebleu.corpus_bleu(OUTPUTS, refs, lowercase=True).score
     assert chrf(OUTPUTS, REFERENCES).value == sacrebleu.corpus_chrf(OUTPUTS, refs).score
+    small = chrf(OUTPUTS, [line.upper() for line in REFERENCES], lowercase=True)
+    assert small.value == chrf([line.lower() for line in OUTPUTS], REFERENCES, lowercase=True).value
+    assert "case:lc" in small.signature
     assert ter(OUTPUTS, REFERENCES).value == sacrebleu.corpus_ter(OUTPUTS, refs).score
     version = sacrebleu.__version__
     assert (

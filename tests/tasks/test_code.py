@@ -12,7 +12,7 @@ from multibranch.cli import main
 from multibranch.cli.code_scores import show_code_scores
 from multibranch.data import PreparedData
 from multibranch.data.builtin import builtin
-from multibranch.decoding import Hypothesis
+from multibranch.decoding import Hypothesis, Translator
 from multibranch.directory import load_model, save_model
 from multibranch.errors import UserError
 from multibranch.metrics import (
@@ -74,7 +74,7 @@ def trained(data: PreparedData, tmp_path_factory: pytest.TempPathFactory) -> Pat
             tensorboard=False,
             device="cpu",
         ),
-        decode=DecodeConfig(beam=2),
+        decode=DecodeConfig(beam=2, max_length=60),
     )
     Trainer(config, data, score=validation_score(config, data), quiet=True).run()
     return folder
@@ -135,6 +135,8 @@ def test_outputs_are_not_cut_to_a_multiple_of_the_source(trained: Path) -> None:
     (found,) = CodeGenerator.load(trained).generate(["count all players ."])
     assert len(found[0].ids) > 10
     assert parses(found[0].text, "python")
+    (plain,) = Translator.load(trained, device="cpu").generate(["count all players ."])
+    assert plain[0].ids == found[0].ids  # `translate` keeps the configuration's limit too
     (short,) = CodeGenerator.load(trained).generate(["count all players ."], max_length=5)
     assert len(short[0].ids) <= 5
 

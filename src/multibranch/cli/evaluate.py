@@ -20,7 +20,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("models", nargs="+", metavar="DIR", help="model directories, one a seed")
     parser.add_argument("--data", metavar="FOLDER", help="prepared corpus (default: its own)")
     parser.add_argument(
-        "--split", choices=["valid", "test"], help="default: test; for a classifier, valid"
+        "--split",
+        choices=["valid", "test", "valid_mismatched"],
+        help="default: test; for a classifier, valid (MNLI has valid_mismatched too)",
     )
     parser.add_argument("--compare", metavar="DIR", help="a baseline to compare the first model to")
     parser.add_argument("--beam", type=int, help="hypotheses kept alive (default: the model's)")

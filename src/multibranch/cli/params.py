@@ -8,7 +8,7 @@ With --paper, each architecture of the paper's tables is listed with its count b
 description and the figure that the paper prints, and where the two do not agree, why.
 
 Examples:
-  multibranch params configs/iwslt14-de-en.yaml --vocabulary 10152
+  multibranch params configs/iwslt14-de-en-mat.yaml --vocabulary 10152
   multibranch params --paper
   multibranch params --paper --json
 """

@@ -26,9 +26,9 @@ def bleu(hypotheses: Sequence[str], references: Sequence[str], *, lowercase: boo
     return Score(score.score, signature, details)
 
 
-def chrf(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
+def chrf(hypotheses: Sequence[str], references: Sequence[str], *, lowercase: bool = False) -> Score:
     """chrF2 as sacreBLEU computes it."""
-    score, signature = _sacrebleu(_metric("chrf"), hypotheses, references)
+    score, signature = _sacrebleu(_metric("chrf", lowercase=lowercase), hypotheses, references)
     return Score(score.score, signature)
 
 
@@ -125,7 +125,7 @@ def _metric(name: str, *, lowercase: bool = False) -> Any:
     if name == "multi-bleu":
         return metrics.BLEU(tokenize="none", smooth_method="none", force=True)
     if name == "chrf":
-        return metrics.CHRF()
+        return metrics.CHRF(lowercase=lowercase)
     if name == "ter":
         return metrics.TER()
     raise UserError(f"The score {name!r} is not known; choose bleu, multi-bleu, chrf or ter.")

@@ -267,6 +267,7 @@ def validation_score(
             sources,
             beam=config.decode.beam,
             length_penalty=config.decode.length_penalty,
+            max_length=config.decode.max_length or MAX_LENGTH,
             batch_tokens=config.decode.batch_tokens,
         )
         values = [sentence_bleu(each[0].text, line) for each, line in zip(found, references)]

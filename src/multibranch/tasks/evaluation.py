@@ -30,7 +30,7 @@ class Output:
         return {
             "bleu": bleu(self.lines, self.references, lowercase=self.lowercase),
             "multi_bleu": multi_bleu(self.words, self.reference_words),
-            "chrf": chrf(self.lines, self.references),
+            "chrf": chrf(self.lines, self.references, lowercase=self.lowercase),
             "ter": ter(self.lines, self.references),
         }
 

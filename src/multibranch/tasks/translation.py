@@ -52,6 +52,7 @@ def validation_score(config: Config, data: PreparedData) -> Any:
             sources,
             beam=config.decode.beam,
             length_penalty=config.decode.length_penalty,
+            max_length=config.decode.max_length,
             tokenised_output=True,
         )
         outputs = [hypotheses[0].text if hypotheses else "" for hypotheses in found]

@@ -102,6 +102,7 @@ class DecodeConfig:
 
     beam: int = 5
     length_penalty: float = 1.0
+    max_length: int | None = None
     batch_tokens: int = 8192
 
 
@@ -181,6 +182,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "train.log_every": (1, math.inf),
     "decode.beam": (1, math.inf),
     "decode.length_penalty": (0, math.inf),
+    "decode.max_length": (1, math.inf),
     "decode.batch_tokens": (1, math.inf),
 }
 
