@@ -1,0 +1,154 @@
+"""Train with every fast path and with none, from the same seeds, and lay the loss curves together.
+
+    python benchmarks/loss_curves.py DATA [--updates 1000] [--seeds 1 2 3] [--json FILE]
+
+"fast" is what a user gets: on a GPU compiled code, CUDA graphs, Triton kernels, bf16 weights beside
+float32 masters. "reference" is plain PyTorch in float32, one operation after the other, with padded
+attention. Both see the same batches and draw the same branches; ordinary dropout differs, as it
+does between seeds. The curves agree when their difference is within what the seed alone changes:
+the table shows, for each part of training, both means over the seeds, the deviation between seeds,
+and how far the means are apart in units of their standard error.
+"""
+
+import argparse
+import json
+import math
+import platform
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from multibranch.data import PreparedData
+from multibranch.nn import kernels
+from multibranch.training import Config, DataConfig, ModelConfig, TrainConfig, Trainer
+
+MODELS = {
+    "cuda": {"width": 256, "hidden": 2048, "heads": 4},
+    "cpu": {"width": 64, "hidden": 256, "heads": 4, "encoder_layers": 2, "decoder_layers": 2},
+}
+REFERENCE = {"compile": False, "precision": "float32"}
+
+
+def train(data: str, args: argparse.Namespace, *, fast: bool, seed: int) -> dict[str, Any]:
+    """One run: its training losses by update, its validation loss at the end, its seconds."""
+    folder = Path(tempfile.mkdtemp())
+    model = MODELS[args.device] | {"branches": 3, "drop_branch": 0.3}
+    config = Config(
+        data=DataConfig(folder=data),
+        model=ModelConfig(**model),  # type: ignore[arg-type]
+        train=TrainConfig(
+            output=str(folder / "run"),
+            seed=seed,
+            tokens=args.tokens,
+            warmup=max(1, args.updates // 4),
+            max_updates=args.updates,
+            validate_every=args.updates,
+            log_every=max(1, args.updates // args.points),
+            device=args.device,
+            tensorboard=False,
+            **({} if fast else REFERENCE),  # type: ignore[arg-type]
+        ),
+    )
+    started = time.perf_counter()
+    with nullcontext() if fast else kernels.use_reference():
+        Trainer(config, PreparedData.open(data), quiet=True).run()
+    seconds = time.perf_counter() - started
+    records = [json.loads(line) for line in (folder / "run" / "metrics.jsonl").open()]
+    shutil.rmtree(folder)
+    steps = [record for record in records if record["kind"] == "train"]
+    return {
+        "path": "fast" if fast else "reference",
+        "seed": seed,
+        "updates": [record["update"] for record in steps],
+        "losses": [round(record["loss"], 5) for record in steps],
+        "validation_loss": next(
+            record["loss"] for record in reversed(records) if record["kind"] == "validation"
+        ),
+        "seconds": round(seconds, 1),
+    }
+
+
+def compare(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Means over the seeds along the curve and at the end, and how far they are apart."""
+    curves = {
+        path: [run["losses"] + [run["validation_loss"]] for run in runs if run["path"] == path]
+        for path in ("fast", "reference")
+    }
+    places = [*runs[0]["updates"], "validation"]
+    rows = []
+    for place, *values in zip(places, zip(*curves["fast"]), zip(*curves["reference"])):
+        fast, reference = values
+        row = {
+            "update": place,
+            "fast": statistics.fmean(fast),
+            "reference": statistics.fmean(reference),
+            "difference": statistics.fmean(fast) - statistics.fmean(reference),
+        }
+        if min(len(fast), len(reference)) > 1:
+            spread = [statistics.variance(side) for side in (fast, reference)]
+            error = math.sqrt(spread[0] / len(fast) + spread[1] / len(reference))
+            row["deviation_between_seeds"] = math.sqrt(statistics.fmean(spread))
+            row["standard_errors_apart"] = abs(row["difference"]) / error if error else 0.0
+        rows.append(row)
+    return rows
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    lines = [
+        f"{'update':>10} {'fast':>8} {'reference':>10} {'apart':>8} {'seeds':>7} {'errors':>7}"
+    ]
+    for row in rows:
+        spread = f"{row.get('deviation_between_seeds', math.nan):7.4f}"
+        errors = f"{row.get('standard_errors_apart', math.nan):7.2f}"
+        lines.append(
+            f"{row['update']:>10} {row['fast']:8.4f} {row['reference']:10.4f} "
+            f"{row['difference']:+8.4f} {spread} {errors}"
+        )
+    return "\n".join(lines)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("data", help="a prepared folder")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--updates", type=int, default=1000)
+    parser.add_argument("--tokens", type=int, default=4096, help="target tokens a batch")
+    parser.add_argument("--points", type=int, default=20, help="points of each curve")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--json", type=Path, help="where to write the results")
+    args = parser.parse_args()
+    runs = []
+    for seed in args.seeds:
+        for fast in (True, False):
+            runs.append(train(args.data, args, fast=fast, seed=seed))
+            shown = {
+                name: runs[-1][name] for name in ("path", "seed", "validation_loss", "seconds")
+            }
+            print(json.dumps(shown), flush=True)
+            if args.json:  # what is done stays, should time run out
+                args.json.write_text(json.dumps(_record(args, runs), indent=1) + "\n")
+    print(table(compare(runs)))
+    return 0
+
+
+def _record(args: argparse.Namespace, runs: list[dict[str, Any]]) -> dict[str, Any]:
+    both = {run["path"] for run in runs} == {"fast", "reference"}
+    return {
+        "command": " ".join(["python", *sys.argv]),
+        "device": torch.cuda.get_device_name() if args.device == "cuda" else platform.machine(),
+        "torch": torch.__version__,
+        "model": MODELS[args.device] | {"branches": 3, "drop_branch": 0.3},
+        "comparison": compare(runs) if both else [],
+        "runs": runs,
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())
