@@ -216,7 +216,8 @@ def test_interactive_does_not_wait_for_the_next_line_and_ends_cleanly(folder, tr
         assert process.stdout.readline().decode() == translator.translate([line])[0] + "\n"
     time.sleep(0.2)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=30)
+    process.wait(timeout=30)  # before its input ends, which would be a clean end too
+    out, err = process.communicate()
     assert process.returncode == 130
     assert out == b""
     assert err.decode() == "multibranch interactive: interrupted\n"
