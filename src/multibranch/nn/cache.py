@@ -13,6 +13,7 @@ for plain products on a CPU. These want a multiple of 16 slots: the last of them
 
 import math
 import threading
+from bisect import insort
 
 import torch
 import torch.nn.functional as F
@@ -30,33 +31,42 @@ def padded(size: int) -> int:
 class Room:
     """Memory that caches hand on to one another.
 
-    On a CPU fetching it from the system, page by page, takes longer than what is done with it.
+    On a CPU fetching it from the system, page by page, takes longer than what is done with it. What
+    is held is never much more than what was in use at one time: a piece that has to be fetched
+    anew takes the place of smaller ones that lie free.
     """
 
     def __init__(self) -> None:
-        self._free: list[Tensor] = []  # one-dimensional
+        self._free: list[Tensor] = []  # one-dimensional, from small to large
         self._lock = threading.Lock()
 
     def take(self, like: Tensor, *shape: int) -> Tensor:
         """Memory of this shape, holding anything."""
         size = math.prod(shape)
+        if like.device.type != "cpu":  # other devices' allocators reuse what was freed
+            return like.new_empty(shape)
         with self._lock:
-            fitting = [
-                place
-                for place, tensor in enumerate(self._free)
-                if tensor.numel() >= size and tensor.dtype == like.dtype
-            ]
-            if not fitting or like.device.type != "cpu":  # other devices' allocators reuse it
-                return like.new_empty(shape)
-            place = min(fitting, key=lambda place: self._free[place].numel())
-            return self._free.pop(place)[:size].view(shape)
+            for place, piece in enumerate(self._free):
+                if piece.numel() >= size and piece.dtype == like.dtype:
+                    return self._free.pop(place)[:size].view(shape)
+            rounded = _rounded(size)
+            let_go = 0
+            while self._free and let_go < rounded:
+                let_go += self._free.pop().numel()
+        return like.new_empty(rounded)[:size].view(shape)
 
     def give(self, tensor: Tensor) -> None:
         """Take back all the memory that this tensor lies in; nobody may use it any more."""
         whole = tensor.untyped_storage().nbytes() // tensor.element_size()
         if tensor.device.type == "cpu" and whole:
             with self._lock:
-                self._free.append(tensor.as_strided((whole,), (1,), 0))
+                insort(self._free, tensor.as_strided((whole,), (1,), 0), key=Tensor.numel)
+
+
+def _rounded(size: int) -> int:
+    """The size rounded up to one of eight steps between two powers of two, so that pieces fit."""
+    step = 1 << max(0, size.bit_length() - 4)
+    return -(-size // step) * step
 
 
 class LayerCache:
