@@ -12,6 +12,7 @@ text, or sacreBLEU on detokenised text.
 import argparse
 import json
 import os
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,7 @@ def main() -> None:
             print(json.dumps(row), flush=True)
     said = Translator.load(args.model, device="cpu").options()
     result = {
+        "command": " ".join(["python", *sys.argv]),
         "model": {name: model.settings[name] for name in ("branches", "width", "hidden", "heads")},
         "sentences": len(sources),
         "source_tokens": sum(map(len, text.encode(sources, side="source", tokenised=True))),
