@@ -228,6 +228,15 @@ def test_the_defaults_need_only_an_end() -> None:
             {"data__layout": "padded", "train__compile": True},
             "train.compile needs data.layout: packed",
         ),
+        (
+            {"train__sharding": "full", "train__compile": True},
+            "train.compile is not for train.sharding: full",
+        ),
+        (
+            {"train__skip_dropped": True, "model__drop_kind": "head"},
+            "not for model.drop_kind: head",
+        ),
+        ({"decode__length_penalty": 11.0}, "decode.length_penalty must be at least -10"),
     ],
 )
 def test_values_out_of_range_are_refused(changes: dict[str, object], words: str) -> None:

@@ -252,6 +252,7 @@ def test_a_pipe_in_place_of_a_file_does_not_hang(folder: Path) -> None:
         {"width": -16},
         {"width": 0},
         {"width": 2},
+        {"padding": 999},
         {"heads": 0},
         {"heads": 3},
         {"branches": []},

@@ -102,7 +102,14 @@ def _outline(folder: Path, settings: dict[str, Any], *, most_layers: int) -> Mul
             raise ValueError(f"{layers} layers for {most_layers} tensors")
         with torch.device("meta"):
             return MultiBranchTransformer(**settings)
-    except (TypeError, ValueError, RuntimeError, ArithmeticError, AttributeError) as error:
+    except (
+        TypeError,
+        ValueError,
+        RuntimeError,
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+    ) as error:
         raise UserError(
             f"{folder / CONFIG} describes no model that can be built: {error}"
         ) from None
@@ -203,11 +210,18 @@ def replaced_folder(folder: Path) -> Iterator[Path]:
         yield new
         for path in new.iterdir():
             sync(path)
-        new.chmod(0o755)
+        new.chmod(0o777 & ~_umask())
         sync(new)
         _exchange(new, folder)
     finally:
         shutil.rmtree(new, ignore_errors=True)
+
+
+def _umask() -> int:
+    """What the user keeps from others; the only way to read it is to set it."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
 
 
 def clean_up(folder: Path) -> None:

@@ -28,6 +28,14 @@ def models(model) -> Ensemble:
     return Ensemble([Stepper(model)])
 
 
+def test_where_every_token_is_forbidden_it_ends_as_greedy_search_does(model):
+    sources = [SOURCE, [5, EOS]]
+    options = {"no_repeat_ngram": 1, "min_length": 30, "max_length": 40}
+    drawn = generate(models(model), sources, SearchOptions(sample=True, **options))
+    greedy = generate(models(model), sources, SearchOptions(beam=1, **options))
+    assert [len(found) for found in drawn] == [len(found) for found in greedy]
+
+
 def expected_distribution(model, *, temperature: float, top_k: int, top_p: float) -> torch.Tensor:
     """The distribution of the first token, restricted one rule after the other."""
     log_p = reference.log_probabilities([model], SOURCE, [[]])[0, 0]

@@ -1,6 +1,8 @@
 """The Translator: text in, text out, odd lines, ensembles, branches, options of the directory."""
 
 import importlib.util
+import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -125,6 +127,16 @@ def test_the_directory_says_the_defaults(translator):
 def test_impossible_options_are_refused(translator, options, message):
     with pytest.raises(UserError, match=message):
         translator.translate(LINES, **options)
+
+
+@pytest.mark.parametrize("said", [{"beam": "five"}, [1], {"beam": 0}])
+def test_a_directory_whose_options_are_none_is_refused(folder, tmp_path, said):
+    other = tmp_path / "other"
+    shutil.copytree(folder, other)
+    config = json.loads((other / "config.json").read_text())
+    (other / "config.json").write_text(json.dumps({**config, "decoding": said}))
+    with pytest.raises(UserError, match="is no set of search options"):
+        Translator.load(other, device="cpu")
 
 
 def test_an_ensemble_of_one_directory_twice_is_the_directory(folder, translator):

@@ -61,6 +61,22 @@ def test_branching_out_keeps_the_logits(branches, scale):
     assert count[branched] - count[model] == added
 
 
+def test_every_block_can_have_a_number_of_branches_of_its_own():
+    model = small_model()
+    branched = branch_out(model, branches=[1, 2, 3, 4])
+    torch.testing.assert_close(logits(branched), logits(model), rtol=1e-5, atol=1e-5)
+    assert branched.settings["branches"] == [1, 2, 3, 4]
+    assert branched.decoder[1].cross_attention.branches == 4
+    with pytest.raises(ValueError, match="branches holds 2 values for 4 layers"):
+        branch_out(model, branches=[1, 2])
+
+
+def test_one_layer_whose_copies_cannot_part_is_warned_of():
+    model = small_model(drop_branch=[0.3, 0.0, 0.3, 0.3])
+    with pytest.warns(UserWarning, match="stay equal for ever"):
+        branch_out(model, branches=2)
+
+
 def train(model: MultiBranchTransformer, steps: int) -> None:
     model.train()
     optimiser = torch.optim.Adam(model.parameters(), lr=5e-3)
@@ -121,9 +137,9 @@ def test_folding_keeps_the_function(scale, branches):
     assert all(layer.branches == 1 and layer.head_width == 8 for layer in layers)
     if isinstance(branches, int):
         assert folded.settings["heads"] == 2 * branches
-        again = MultiBranchTransformer(**folded.settings)
-        again.load_state_dict(folded.state_dict())
-        torch.testing.assert_close(logits(again), logits(folded))
+    again = MultiBranchTransformer(**folded.settings)
+    again.load_state_dict(folded.state_dict())
+    torch.testing.assert_close(logits(again), logits(folded))
 
 
 @pytest.mark.parametrize("scale", ["paper", "released"])

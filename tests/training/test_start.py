@@ -56,6 +56,18 @@ def test_the_paper_s_two_stages(toy: Path, tmp_path: Path, tiny: SimpleNamespace
     assert rates == [r["learning_rate"] for r in tiny.records(first.folder, "train")]
 
 
+def test_two_stages_with_branches_by_layer(
+    toy: Path, tmp_path: Path, tiny: SimpleNamespace
+) -> None:
+    layers = first_model(tiny.config(toy, tmp_path / "x"), PreparedData.open(toy).text).blocks
+    branches = [1 + number % 2 for number in range(len(list(layers)))]
+    config = tiny.config(toy, tmp_path / "both", max_updates=3, branches=branches)
+    (_, first), (_, second) = two_stage(config, quiet=True)
+    assert load_model(second.folder).settings["branches"] == branches
+    (start,) = tiny.records(tmp_path / "both" / "mat", "start")
+    assert start["loss"] == pytest.approx(first.progress.best, abs=1e-4)
+
+
 def test_branches_are_copied_and_part_while_training(
     toy: Path, tmp_path: Path, tiny: SimpleNamespace, transformer: Path
 ) -> None:

@@ -12,11 +12,15 @@ import torch
 from multibranch.data import PackedBatches, PaddedBatches, PairStore, PreparedData
 from multibranch.errors import UserError
 from multibranch.nn import MultiBranchTransformer
-from multibranch.training import Trainer
+from multibranch.nn.stepper import Stepper
+from multibranch.training import TrainConfig, Trainer
 from multibranch.training.optimiser import Optimiser
+from multibranch.training.processes import Processes
 from multibranch.training.seeds import draw_branches, seed_update
 from multibranch.training.setup import count_tokens
+from multibranch.training.skipping import compile_sublayers
 from multibranch.training.step import Objective, Step
+from multibranch.training.steps import choose_step
 
 
 def model(**changes: float) -> MultiBranchTransformer:
@@ -105,7 +109,7 @@ def test_an_update_that_is_not_finite_is_skipped_and_counted(value: float, clip:
     poisoned(network, healthy)
     update(1)
     statistics = step.statistics()
-    assert (statistics.skipped, statistics.streak) == (2, 2)
+    assert (statistics.skipped, step.streak()) == (2, 0)
     assert 0 < statistics.smoothed < 10  # the losses of skipped updates do not count
     assert not torch.equal(
         optimiser.state()["weight/encoder.0.attention.out_weight"],
@@ -180,6 +184,59 @@ def test_many_bad_updates_in_a_row_end_the_run_with_their_pairs(
         pairs = [pair for number in numbers for pair in batches.indices(number).tolist()]
         wanted.append({"update": update, "epoch": batches.epoch, "pairs": pairs})
     assert bad["updates"] == wanted
+
+
+@pytest.mark.parametrize(
+    ("compile", "skip", "kind"),
+    [(None, False, "Step"), (True, False, "Step"), (None, True, "Step")],
+)
+def test_the_way_updates_run_follows_from_device_and_configuration(
+    compile: bool | None, skip: bool, kind: str
+) -> None:
+    """On a CPU nothing is compiled unless asked for."""
+    train = TrainConfig(compile=compile, skip_dropped=skip)
+    network = model()
+    objective = Objective(network, smoothing=0.1)
+    step = choose_step(
+        objective,
+        Optimiser(network),
+        PackedBatches(pairs(), tokens=60, max_length=12),
+        processes=Processes(0, 1, torch.device("cpu")),
+        train=train,
+        sharded=False,
+    )
+    assert type(step).__name__ == kind
+    assert (objective._compiled_call_impl is not None) == bool(compile)
+
+
+def test_a_copy_of_a_model_with_compiled_sublayers_computes_with_its_own_weights() -> None:
+    network = model(drop_branch=0.0).eval()
+    ids = torch.tensor([[5, 6, 2]])
+    plain = network(ids, ids)
+    compile_sublayers(network, backend="eager")
+    torch.testing.assert_close(network(ids, ids), plain)
+    other = copy.deepcopy(network)
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.mul_(0.5)
+    bare = model(drop_branch=0.0).eval()
+    bare.load_state_dict(other.state_dict())
+    torch.testing.assert_close(other(ids, ids), bare(ids, ids))
+    torch.testing.assert_close(network(ids, ids), plain)
+    assert Stepper(network, dtype=torch.bfloat16).encode(ids).states.dtype == torch.bfloat16
+
+
+def test_bad_updates_that_are_over_do_not_end_a_run() -> None:
+    network = model()
+    step = Step(Objective(network, smoothing=0.1), Optimiser(network), device=torch.device("cpu"))
+    batches = PackedBatches(pairs(), tokens=60, max_length=12)
+    healthy = network.decoder[0].feed_forward_norm.weight[0].item()
+    streaks = []
+    for value in (healthy, float("nan"), float("nan"), healthy, float("nan")):
+        poisoned(network, value)
+        step.run(batches, range(1), keeps=[None], rate=1e-3, tokens=60)
+        streaks.append(step.streak())
+    assert streaks == [0, 1, 2, 0, 1]
 
 
 def test_a_few_bad_updates_are_only_counted(

@@ -33,7 +33,8 @@ def generate(
     recorder: Recorder | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> list[list[Hypothesis]]:
-    """Decode sources, lists of ids that end with EOS; one list of hypotheses each, best first.
+    """Decode sources, lists of ids that end with EOS; one list of hypotheses each, best first
+    (samples in the order in which they were drawn).
 
     Args:
         prefixes: ids that the hypotheses for each source begin with.

@@ -94,7 +94,8 @@ class Hypothesis:
 
     ids: its tokens, the end of sentence not among them.
     score: what hypotheses are ranked by, log_probability / length^α.
-    log_probability: the model's, the end of sentence included.
+    log_probability: the model's, the end of sentence included; with a repetition penalty, the
+        penalised one.
     unknowns: at how many of its positions <unk> was the most probable token.
     text: the ids as text, where a Translator made it.
     """

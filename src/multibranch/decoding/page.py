@@ -13,8 +13,8 @@ from multibranch.decoding.picture import BRANCH_COLOURS
 def write_page(inspection: Inspection, path: str | Path) -> Path:
     """Write the page."""
     template = resources.files("multibranch.decoding").joinpath("page.html").read_text("utf-8")
-    # "</" would end the script element that holds the data.
-    data = json.dumps(_data(inspection), ensure_ascii=False).replace("</", "<\\/")
+    # "</script" would end the element that holds the data, "<!--<script" hide its end.
+    data = json.dumps(_data(inspection), ensure_ascii=False).replace("<", "\\u003c")
     place = Path(path)
     place.write_text(template.replace("/*DATA*/", data), encoding="utf-8")
     return place

@@ -73,6 +73,7 @@ class RowSearch(Search):
         # Just below the total: rounding must not reach past the last token that can be drawn.
         level = torch.minimum(self._uniform().unsqueeze(2) * total, total * (1 - 1e-15))
         at = torch.searchsorted(up_to, level, right=True)
+        at = at.clamp(max=up_to.shape[2] - 1)  # where every token is forbidden, as in greedy search
         return (at if ids is None else ids.gather(2, at)).squeeze(2)
 
     def _uniform(self) -> Tensor:

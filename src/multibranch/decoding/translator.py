@@ -134,7 +134,7 @@ class Translator:
         progress: Callable[[int], None] | None = None,
         **options: Any,
     ) -> list[list[Hypothesis]]:
-        """The hypotheses for every line, best first and without two of the same text.
+        """The hypotheses for every line: best first and without two of the same text, or samples.
 
         Args:
             prefixes: what each translation must begin with; "" for nothing.
@@ -229,7 +229,14 @@ def saved_options(folder: str | Path) -> dict[str, Any]:
     """The search options that a model directory was saved with, by name."""
     known = {field.name for field in fields(SearchOptions)}
     said = read_config(folder).get("decoding") or {}
-    return {name: value for name, value in said.items() if name in known}
+    try:
+        options = {name: value for name, value in said.items() if name in known}
+        SearchOptions(**options)
+    except (TypeError, AttributeError, UserError) as error:
+        raise UserError(
+            f'"decoding" in {Path(folder) / "config.json"} is no set of search options: {error}'
+        ) from None
+    return options
 
 
 def _device(asked: str | torch.device) -> torch.device:

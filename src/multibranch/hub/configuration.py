@@ -65,7 +65,7 @@ class MultiBranchConfig(PreTrainedConfig):
     max_length: int = 1024
     branch_scale: str = "paper"
     padding: int = 1
-    head_width: int | None = None
+    head_width: int | list[int] | None = None
 
     is_encoder_decoder: bool = True
     tie_word_embeddings: bool = False  # sharing is `share_embeddings`

@@ -15,7 +15,7 @@ The letters in shapes:
 
 from multibranch.nn.attention import MultiBranchAttention
 from multibranch.nn.blocks import DecoderBlock, EncoderBlock, Layout
-from multibranch.nn.branching import branch_out, branch_similarity, fold, prune
+from multibranch.nn.branching import branch_out, branch_similarity, can_part, fold, prune
 from multibranch.nn.cache import DecoderCache
 from multibranch.nn.drop import draw_keep
 from multibranch.nn.feed_forward import MultiBranchFeedForward
@@ -33,6 +33,7 @@ __all__ = [
     "MultiBranchTransformer",
     "branch_out",
     "branch_similarity",
+    "can_part",
     "draw_keep",
     "fold",
     "prune",

@@ -20,16 +20,19 @@ from torch import Tensor, nn
 
 from multibranch.nn.attention import MultiBranchAttention
 from multibranch.nn.drop import branch_factor
+from multibranch.nn.transformer import per_layer
 
 Model = TypeVar("Model", bound=nn.Module)
 
 
-def branch_out(model: Model, *, branches: int, noise: float = 0.0, how: str = "error") -> Model:
+def branch_out(
+    model: Model, *, branches: int | Sequence[int], noise: float = 0.0, how: str = "error"
+) -> Model:
     """Proximal initialisation: the same function, with `branches` copies of every attention branch.
 
     Args:
         model: a trained one-branch model.
-        branches: N_a.
+        branches: N_a, one number or one for every block, the encoder's first.
         noise: deviation of normal noise on the copies' weights, relative to each weight's own
             deviation; the first copy stays as it is. Above 0 the function is only nearly the same.
         how: what to do with a layer that already has branches: "error", or "tile" to repeat them
@@ -37,10 +40,12 @@ def branch_out(model: Model, *, branches: int, noise: float = 0.0, how: str = "e
     """
     if how not in ("error", "tile"):
         raise ValueError(f'how must be "error" or "tile", not {how!r}')
-    if branches < 1:
-        raise ValueError(f"branches must be at least 1, not {branches}")
+    wanted = per_layer("branches", branches, len(getattr(model, "blocks", [model])))
+    if min(wanted, default=1) < 1:
+        raise ValueError(f"branches must be at least 1, not {min(wanted)}")
 
-    def copies(layer: MultiBranchAttention) -> MultiBranchAttention:
+    def copies(layer: MultiBranchAttention, number: int) -> MultiBranchAttention:
+        branches = wanted[number]
         if layer.branches > 1 and how == "error":
             raise ValueError(
                 f"the model already has {layer.branches} branches: branch out a one-branch model, "
@@ -60,7 +65,7 @@ def branch_out(model: Model, *, branches: int, noise: float = 0.0, how: str = "e
         return branched
 
     branched = _replace_attention(model, copies)
-    if branches > 1 and not noise and not _can_part(branched):
+    if not noise and not can_part(branched):
         warnings.warn(
             "the branches are equal, and with drop_branch and attention dropout at 0 they receive "
             "equal updates and stay equal for ever: set drop_branch above 0, or give noise",
@@ -72,7 +77,7 @@ def branch_out(model: Model, *, branches: int, noise: float = 0.0, how: str = "e
 def fold(model: Model) -> Model:
     """The same function as a one-branch model whose every layer has N_a·m heads of width d/m."""
 
-    def folded(layer: MultiBranchAttention) -> MultiBranchAttention:
+    def folded(layer: MultiBranchAttention, _: int) -> MultiBranchAttention:
         one = _like(layer, branches=1, heads=layer.branches * layer.heads)
         one.drop_branch = 0.0
         scale = branch_factor(layer.branches, layer.branch_scale)
@@ -95,7 +100,7 @@ def prune(model: Model, *, keep: int | Sequence[int]) -> Model:
     nothing.
     """
 
-    def pruned(layer: MultiBranchAttention) -> MultiBranchAttention:
+    def pruned(layer: MultiBranchAttention, _: int) -> MultiBranchAttention:
         kept = list(range(keep)) if isinstance(keep, int) else list(keep)
         wrong = [branch for branch in kept if not 0 <= branch < layer.branches]
         if wrong or not kept or len(set(kept)) < len(kept):
@@ -139,27 +144,28 @@ def _average(layer: MultiBranchAttention) -> float:
 
 
 def _replace_attention(
-    model: Model, change: Callable[[MultiBranchAttention], MultiBranchAttention]
+    model: Model, change: Callable[[MultiBranchAttention, int], MultiBranchAttention]
 ) -> Model:
-    """A copy of the model with every attention layer changed, and its settings brought in line."""
+    """A copy of the model with every attention layer changed, and its settings brought in line.
+
+    `change` is given a layer and the number of its block.
+    """
     if isinstance(model, MultiBranchAttention):
-        return change(model).train(model.training)  # type: ignore[return-value]
+        return change(model, 0).train(model.training)  # type: ignore[return-value]
     changed: Any = copy.deepcopy(model)
     layers = []
-    for block in changed.blocks:
+    for number, block in enumerate(changed.blocks):
         for name in ("attention", "cross_attention"):
             layer = getattr(block, name, None)
             if layer is not None:
-                setattr(block, name, change(layer).train(layer.training))
+                setattr(block, name, change(layer, number).train(layer.training))
         layers.append(block.attention)
     settings = changed.settings
     settings["branches"] = _one_or_all([layer.branches for layer in layers])
     settings["drop_branch"] = _one_or_all([layer.drop_branch for layer in layers])
     settings["heads"] = _one_or_all([layer.heads for layer in layers])
-    first = layers[0]
-    settings["head_width"] = (
-        None if first.head_width * first.heads == first.width else first.head_width
-    )
+    usual = all(layer.head_width * layer.heads == layer.width for layer in layers)
+    settings["head_width"] = None if usual else _one_or_all([layer.head_width for layer in layers])
     return changed
 
 
@@ -214,7 +220,7 @@ def _add_noise(layer: MultiBranchAttention, noise: float) -> None:
             weight.add_(torch.randn_like(weight) * weight.std() * noise)
 
 
-def _can_part(model: nn.Module) -> bool:
+def can_part(model: nn.Module) -> bool:
     """Whether anything in training treats equal branches differently."""
     return all(
         layer.drop_branch > 0 or layer.dropout > 0

@@ -13,7 +13,7 @@ class TokenEmbedding(nn.Module):
     Args:
         vocabulary: how many tokens there are.
         width: d, the width of the states.
-        padding: the id whose embedding stays zero.
+        padding: the id whose embedding is zero, unless it is an output embedding too.
         positions: "sinusoidal" (no parameters, any length) or "learned".
         max_length: how many positions are learned.
         dropout: dropout on the sum.
@@ -36,8 +36,8 @@ class TokenEmbedding(nn.Module):
         super().__init__()
         if positions not in ("sinusoidal", "learned"):
             raise ValueError(f'positions must be "sinusoidal" or "learned", not {positions!r}')
-        if width % 2:
-            raise ValueError(f"width must be even for positions, not {width}")
+        if width % 2 or width < 4:
+            raise ValueError(f"width must be even and at least 4 for positions, not {width}")
         self.width = width
         self.max_length = max_length
         self.dropout = dropout

@@ -236,14 +236,23 @@ def smoothed_cross_entropy(
             states, weight, targets, smoothing, ignore_index, grad
         )
         return sums[0], sums[1].detach()
-    logits = F.linear(states, weight)
+    smoothed, plain = label_smoothed(
+        F.linear(states, weight), targets, smoothing=smoothing, ignore_index=ignore_index
+    )
+    return smoothed, plain.detach()
+
+
+def label_smoothed(
+    logits: Tensor, targets: Tensor, *, smoothing: float, ignore_index: int
+) -> tuple[Tensor, Tensor]:
+    """The same of logits (n, V) that are there already, with the gradient of the plain one too."""
     wide = torch.promote_types(logits.dtype, torch.float32)
     log_probabilities = logits.log_softmax(-1, dtype=wide)
     real = targets != ignore_index
     picked = log_probabilities.gather(-1, torch.where(real, targets, 0)[:, None]).squeeze(-1)
     plain = -torch.where(real, picked, 0.0).sum()
     uniform = -torch.where(real, log_probabilities.mean(-1), 0.0).sum()
-    return (1 - smoothing) * plain + smoothing * uniform, plain.detach()
+    return (1 - smoothing) * plain + smoothing * uniform, plain
 
 
 # -- The plain PyTorch path of attention --------------------------------------------------------

@@ -30,7 +30,7 @@ class Memory(NamedTuple):
 
 def per_layer(name: str, value: Number | Sequence[Number], layers: int) -> list[Number]:
     """One value a layer, from one for all of them or from a list of just so many."""
-    if isinstance(value, int | float):
+    if value is None or isinstance(value, int | float):
         return [value] * layers
     if len(value) != layers:
         raise ValueError(f"{name} holds {len(value)} values for {layers} layers")
@@ -52,6 +52,7 @@ class _Stack(nn.Module):
         ffn_branches = per_layer("ffn_branches", said["ffn_branches"], layers)
         drop_branch = per_layer("drop_branch", said["drop_branch"], layers)
         drop_ffn = per_layer("drop_ffn", said["drop_ffn"], layers)
+        head_width = per_layer("head_width", said["head_width"], layers)
         return nn.ModuleList(
             kind(
                 said["width"],
@@ -62,7 +63,7 @@ class _Stack(nn.Module):
                     "drop_kind": said["drop_kind"],
                     "dropout": said["attention_dropout"],
                     "branch_scale": said["branch_scale"],
-                    "head_width": said["head_width"],
+                    "head_width": head_width[layer],
                     "batch_first": True,
                 },
                 feed_forward={
@@ -189,7 +190,7 @@ class MultiBranchTransformer(_Stack):
         max_length: int = 1024,
         branch_scale: str = "paper",
         padding: int = 1,
-        head_width: int | None = None,
+        head_width: int | Sequence[int] | None = None,
     ) -> None:
         super().__init__()
         drop_ffn = drop_branch if drop_ffn is None else drop_ffn
@@ -345,7 +346,7 @@ class MultiBranchEncoder(_Stack):
         max_length: int = 1024,
         branch_scale: str = "paper",
         padding: int = 1,
-        head_width: int | None = None,
+        head_width: int | Sequence[int] | None = None,
     ) -> None:
         super().__init__()
         drop_ffn = drop_branch if drop_ffn is None else drop_ffn

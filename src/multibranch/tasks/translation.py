@@ -53,6 +53,7 @@ def validation_score(config: Config, data: PreparedData) -> Any:
             beam=config.decode.beam,
             length_penalty=config.decode.length_penalty,
             max_length=config.decode.max_length,
+            batch_tokens=config.decode.batch_tokens,
             tokenised_output=True,
         )
         outputs = [hypotheses[0].text if hypotheses else "" for hypotheses in found]

@@ -103,7 +103,7 @@ class DecodeConfig:
     beam: int = 5
     length_penalty: float = 1.0
     max_length: int | None = None
-    batch_tokens: int = 8192
+    batch_tokens: int | None = None
 
 
 @dataclass
@@ -136,6 +136,13 @@ class Config:
             raise UserError("train.stop_on: score needs train.validate_score: true")
         if self.data.layout == "padded" and train.compile:
             raise UserError("train.compile needs data.layout: packed, whose shapes never change")
+        if train.sharding == "full" and train.compile:
+            raise UserError("train.compile is not for train.sharding: full; remove one of them")
+        if train.skip_dropped and self.model.drop_kind == "head":
+            raise UserError(
+                "train.skip_dropped is for whole branches, not for model.drop_kind: head; remove "
+                "one of them"
+            )
         return self
 
 
@@ -181,7 +188,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "train.threads": (1, math.inf),
     "train.log_every": (1, math.inf),
     "decode.beam": (1, math.inf),
-    "decode.length_penalty": (0, math.inf),
+    "decode.length_penalty": (-10, math.nextafter(10, math.inf)),
     "decode.max_length": (1, math.inf),
     "decode.batch_tokens": (1, math.inf),
 }

@@ -1,7 +1,7 @@
 """What a run shows and records: a live line, metrics.jsonl and TensorBoard.
 
-On a terminal the line is redrawn with progress and time left; elsewhere one line is printed a
-report. Only the first process has a display.
+On a terminal the line is redrawn with progress and time left; elsewhere a line is printed for a
+report, at most one every few seconds. Only the first process has a display.
 """
 
 import json

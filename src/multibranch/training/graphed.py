@@ -15,7 +15,7 @@ from torch import Tensor
 from multibranch.data import PackedBatch, PackedBatches, PaddedBatches
 from multibranch.nn.drop import Keep
 from multibranch.training.optimiser import Optimiser
-from multibranch.training.step import Objective, Step, arguments
+from multibranch.training.step import Objective, Step, arguments, longest_sequences
 
 RING = 3  # batches in pinned memory: how far the host may run ahead of the device
 WARM_UP = 3  # passes before capturing, for compilation and the libraries' own set-up
@@ -28,10 +28,7 @@ class GraphedStep(Step):
         device = optimiser.parameters[0].device
         compiled = torch.compile(objective, dynamic=False)
         super().__init__(compiled, optimiser, device=device)  # type: ignore[arg-type]
-        self.longest = {
-            "source_longest": batches.source_longest,
-            "target_longest": batches.target_longest,
-        }
+        self.longest = longest_sequences(batches)
         self.batch = batches.allocate().to(device)
         self.ring = [batches.allocate(pin_memory=True) for _ in range(RING)]
         self.copied = [torch.cuda.Event() for _ in range(RING)]
@@ -129,12 +126,14 @@ class GraphedStep(Step):
         if part == "update":
             self.optimiser.initialise()
         elif part == "first":
+            draws = torch.cuda.get_rng_state()  # these passes must not change what an update draws
             side = torch.cuda.Stream()
             side.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(side):
                 for _ in range(WARM_UP):
                     work()
             torch.cuda.current_stream().wait_stream(side)
+            torch.cuda.set_rng_state(draws)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self.pool):
             work()

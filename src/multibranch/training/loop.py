@@ -42,7 +42,6 @@ from multibranch.training.validation import Score, Validation
 AGREE_EVERY = 10
 
 # Target tokens of a batch of validation, which needs no memory for gradients, at least.
-VALIDATION_TOKENS = 8192
 
 
 class Asked(NamedTuple):
@@ -131,7 +130,7 @@ class Trainer:
             self.objective,
             setup.validation_pairs(self.data),
             processes=self.processes,
-            tokens=max(self.train.tokens, VALIDATION_TOKENS),
+            tokens=self.train.tokens,
             score=self.score,
             precision=self.precision,
             sharded=self.sharded,
@@ -363,8 +362,8 @@ class Trainer:
         self._saved_state = self._state_number()
         self.progress.seconds = self._seconds()
         running = self.step.running()
-        sums = self.processes.total(*running[[0, 1, 6]].tolist())
-        running[[0, 1, 6]] = torch.tensor(sums, dtype=running.dtype)
+        sums = self.processes.total(*running[[0, 1, 5]].tolist())
+        running[[0, 1, 5]] = torch.tensor(sums, dtype=running.dtype)
         state = {**self.optimiser.state(), "statistics": running}
         if self.processes.first:
             self.display.flush()

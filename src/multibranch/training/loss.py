@@ -1,33 +1,13 @@
-"""Label-smoothed cross-entropy, and R-Drop's consistency between two passes.
+"""R-Drop's consistency between two passes, and the norm of gradients.
 
-Losses are sums over target tokens: dividing by the number of tokens of the whole update, whichever
-processes and accumulated batches they fall in, makes many small batches equal one large one.
+Losses, this one as the cross-entropy of nn/kernels.py, are sums over target tokens: dividing by the
+number of tokens of the whole update, whichever processes and accumulated batches they fall in,
+makes many small batches equal one large one.
 """
-
-from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-
-
-class Loss(NamedTuple):
-    """Sums over the target tokens, float32 scalars: what is minimised, and the plain one."""
-
-    smoothed: Tensor
-    plain: Tensor  # without smoothing: its mean is the logarithm of the perplexity
-
-
-def smoothed_cross_entropy(
-    logits: Tensor, targets: Tensor, *, smoothing: float, padding: int
-) -> Loss:
-    """(1 − ε)·CE with the target + ε·mean CE with every token: logits (…, V), targets (…)."""
-    log_probabilities = F.log_softmax(logits.float().flatten(0, -2), dim=-1)
-    targets = targets.flatten()
-    real = (targets != padding).to(log_probabilities.dtype)
-    plain = -(log_probabilities.gather(-1, targets.unsqueeze(-1)).squeeze(-1) * real).sum()
-    uniform = -(log_probabilities.mean(-1) * real).sum()
-    return Loss((1 - smoothing) * plain + smoothing * uniform, plain)
 
 
 def consistency(first: Tensor, second: Tensor, targets: Tensor, *, padding: int) -> Tensor:

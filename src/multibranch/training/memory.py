@@ -34,6 +34,6 @@ def out_of_memory(train: TrainConfig, *, model_fits: bool) -> UserError:
         )
     return UserError(
         f"the GPU's memory is not enough for batches of {train.tokens} tokens: set train.tokens "
-        f"to {train.tokens // 2} and train.accumulate to {2 * train.accumulate}, which makes the "
-        "same updates"
+        f"to {train.tokens // 2} and train.accumulate to {2 * train.accumulate}, which makes "
+        "updates of the same size (a run that has saved something needs a new train.output)"
     )

@@ -115,19 +115,19 @@ class Optimiser:
     # -- Resuming ---------------------------------------------------------------------------
 
     def weights(self) -> dict[str, Tensor]:
-        """The float32 weights by name."""
-        return {name: _whole(m.detach()) for name, m in zip(self.names, self.masters)}
+        """The float32 weights by name; shared out, they come whole to the first process only."""
+        return _gathered({name: m.detach() for name, m in zip(self.names, self.masters)})
 
     def state(self) -> dict[str, Tensor]:
         """Everything an exact continuation needs, by name: weights and Adam's moments."""
-        state = {f"weight/{name}": tensor for name, tensor in self.weights().items()}
+        state = {f"weight/{name}": m.detach() for name, m in zip(self.names, self.masters)}
         for name, master in zip(self.names, self.masters):
             moments = self.adam.state.get(master, {})
             if moments:
-                state[f"mean/{name}"] = _whole(moments["exp_avg"])
-                state[f"square/{name}"] = _whole(moments["exp_avg_sq"])
+                state[f"mean/{name}"] = moments["exp_avg"]
+                state[f"square/{name}"] = moments["exp_avg_sq"]
                 state[f"steps/{name}"] = moments["step"].reshape(1)
-        return state
+        return _gathered(state)
 
     @torch.no_grad()
     def load_state(self, state: dict[str, Tensor]) -> None:
@@ -154,6 +154,21 @@ class Optimiser:
 def _whole(tensor: Tensor) -> Tensor:
     """The whole of a tensor, of which this process may hold only a shard."""
     return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+
+
+def _gathered(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors, whole. Shards are gathered one tensor at a time and kept in the first process's
+    own memory: together they may be more than a GPU holds.
+    """
+    if not any(hasattr(tensor, "full_tensor") for tensor in tensors.values()):
+        return tensors
+    first = torch.distributed.get_rank() == 0
+    kept = {}
+    for name, tensor in tensors.items():
+        whole = _whole(tensor)
+        if first:
+            kept[name] = whole.cpu()
+    return kept
 
 
 def _assign(tensor: Tensor, value: Tensor) -> None:

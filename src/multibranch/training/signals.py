@@ -12,7 +12,7 @@ STOPS = (signal.SIGTERM, signal.SIGINT)
 # One Ctrl-C may come twice, from the terminal and from a launcher: only later ones insist.
 GRACE = 1.0  # seconds
 
-ANSWER = b"\nstopping after this update; what is done is saved (once more stops at once)\n"
+ANSWER = b"\nstopping after this update; what is done is saved (once more stops without saving)\n"
 
 
 class Interruption:

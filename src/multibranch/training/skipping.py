@@ -6,6 +6,8 @@ whole update; instead every sublayer is compiled for each pattern of kept branch
 picks. The result is the function that masking computes.
 """
 
+from types import MethodType
+
 import torch
 
 from multibranch.nn import MultiBranchTransformer
@@ -13,16 +15,17 @@ from multibranch.nn import MultiBranchTransformer
 PATTERNS = 64  # compiled versions of one sublayer, over all kinds of layers and patterns
 
 
-def compile_sublayers(model: MultiBranchTransformer) -> None:
+SUBLAYERS = ("self_attention_sublayer", "cross_attention_sublayer", "feed_forward_sublayer")
+
+
+def compile_sublayers(model: MultiBranchTransformer, *, backend: str = "inductor") -> None:
     """Compile the sublayers of every block, in place; layers of one shape share their versions."""
     torch._dynamo.config.recompile_limit = PATTERNS
     for block in model.blocks:
-        for name in (
-            "self_attention_sublayer",
-            "cross_attention_sublayer",
-            "feed_forward_sublayer",
-        ):
-            method = getattr(block, name, None)
+        for name in SUBLAYERS:
+            method = getattr(type(block), name, None)
             if method is not None:
                 # Rates and factors are constants of a version: a changed one is another pattern.
-                setattr(block, name, torch.compile(method, dynamic=False))
+                compiled = torch.compile(method, dynamic=False, backend=backend)
+                # As a method, which a copy of the block binds to the copy.
+                setattr(block, name, MethodType(compiled, block))

@@ -8,7 +8,7 @@ import torch
 
 from multibranch.directory import load_model, load_text
 from multibranch.errors import UserError
-from multibranch.nn import MultiBranchTransformer, branch_out
+from multibranch.nn import MultiBranchTransformer, branch_out, can_part
 from multibranch.text import TextPipeline
 from multibranch.training.config import Config
 
@@ -52,8 +52,6 @@ def start_from(
     _check_settings(folder, trained.settings, model.settings)
     branches, had = model.settings["branches"], trained.settings["branches"]
     if branches != had:
-        if not isinstance(branches, int):
-            raise UserError("train.init_from needs one number in model.branches, not a list")
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # it speaks of the trained model's drop_branch
@@ -61,10 +59,7 @@ def start_from(
         except ValueError as error:
             raise UserError(f"train.init_from: {error}") from None
     model.load_state_dict(trained.state_dict())
-    rates = model.settings["drop_branch"]
-    drops = any(rates) if isinstance(rates, list) else rates
-    can_part = drops or noise or model.settings["attention_dropout"]
-    if branches != had and not can_part:
+    if branches != had and not noise and not can_part(model):
         warnings.warn(
             "model.drop_branch and model.attention_dropout are 0: the copied branches would "
             "receive equal updates and stay equal for ever; set train.init_noise above 0",

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from multibranch.data import PackedBatch, PackedBatches, PaddedBatch, PaddedBatches
 from multibranch.nn import MultiBranchTransformer, kernels
 from multibranch.nn.drop import Keep
-from multibranch.training.loss import consistency, smoothed_cross_entropy
+from multibranch.training.loss import consistency
 from multibranch.training.optimiser import Optimiser
 
 
@@ -27,7 +27,6 @@ class Statistics(NamedTuple):
     plain: float  # cross-entropy a target token: the logarithm of the perplexity
     norm: float  # the mean norm of the gradient
     skipped: int  # updates skipped because their gradient was not finite
-    streak: int  # the longest row of skipped updates, up to now
     tokens: int  # target tokens of this process that the losses are means over
 
 
@@ -82,12 +81,12 @@ class Objective(nn.Module):
             return torch.stack([smoothed, plain])
         logits = [F.linear(first, output), F.linear(states(second_keep).flatten(0, -2), output)]
         losses = [
-            smoothed_cross_entropy(each, targets, smoothing=self.smoothing, padding=padding)
+            kernels.label_smoothed(each, targets, smoothing=self.smoothing, ignore_index=padding)
             for each in logits
         ]
         apart = consistency(logits[0], logits[1], targets, padding=padding)
-        smoothed = (losses[0].smoothed + losses[1].smoothed + self.r_drop * apart) / 2
-        return torch.stack([smoothed, (losses[0].plain + losses[1].plain) / 2])
+        smoothed, plain = (first + second for first, second in zip(*losses))
+        return torch.stack([(smoothed + self.r_drop * apart) / 2, plain / 2])
 
 
 class Step:
@@ -114,7 +113,7 @@ class Step:
         self.device = device
         self.world = world
         self.no_sync = no_sync
-        self._sums = torch.zeros(6, device=device)
+        self._sums = torch.zeros(5, device=device)
         self._tokens = 0
         self._updates = 0
 
@@ -136,6 +135,7 @@ class Step:
         self.optimiser.set_rate(rate)
         self.optimiser.clear()
         losses = torch.zeros(2, device=self.device)
+        longest = longest_sequences(batches)
         for number in numbers:
             batch = batches.batch(number)
             last = number == numbers[-1]
@@ -144,7 +144,7 @@ class Step:
                 nullcontext() if last or self.optimiser.mixed else self.no_sync()
             )
             with context:
-                loss = self.objective(*arguments(batch.to(self.device), keeps))
+                loss = self.objective(*arguments(batch.to(self.device), keeps), **longest)
                 (loss[0] * (self.world / tokens)).backward()
             losses += loss.detach()
             self._tokens += batch.target_count
@@ -167,39 +167,46 @@ class Step:
         self._sums[2] += torch.where(fine, norm, 0.0)
         self._sums[3] += skipped
         self._sums[4] = (self._sums[4] + 1) * skipped
-        self._sums[5] = torch.maximum(self._sums[5], self._sums[4])
 
     def statistics(self) -> Statistics:
         """Read and reset the running sums; waits for the device."""
-        smoothed, plain, norm, skipped, _, worst = self._sums.tolist()
+        smoothed, plain, norm, skipped, _ = self._sums.tolist()
         done = self._updates - int(skipped)
         # Which tokens the skipped updates held is not known here: their share is left out.
         tokens = round(self._tokens * done / max(1, self._updates))
         self._sums[:4].zero_()
-        self._sums[5].zero_()
         self._tokens = self._updates = 0
         return Statistics(
             smoothed / max(1, tokens),
             plain / max(1, tokens),
             norm / max(1, done),
             int(skipped),
-            int(worst),
             tokens,
         )
 
     def streak(self) -> int:
-        """The longest row of skipped updates since statistics were read; waits for the device."""
-        return int(self._sums[5])
+        """How many updates in a row, up to the last one, were skipped; waits for the device."""
+        return int(self._sums[4])
 
     def running(self) -> Tensor:
-        """The running sums, (8,) float64 on the CPU: what `resume` takes."""
+        """The running sums, (7,) float64 on the CPU: what `resume` takes."""
         counts = torch.tensor([self._tokens, self._updates], dtype=torch.float64)
         return torch.cat([self._sums.double().cpu(), counts])
 
     def resume(self, running: Tensor) -> None:
         """Go on counting from what `running` gave."""
-        self._sums.copy_(running[:6])
-        self._tokens, self._updates = int(running[6]), int(running[7])
+        self._sums.copy_(running[:5])
+        self._tokens, self._updates = int(running[5]), int(running[6])
+
+
+def longest_sequences(batches: PackedBatches | PaddedBatches) -> dict[str, int]:
+    """The lengths that no sequence of packed batches passes, as arguments of an Objective."""
+    if not isinstance(batches, PackedBatches):
+        return {}
+    return {
+        "source_longest": batches.source_longest,
+        "target_longest": batches.target_longest,
+    }
 
 
 def arguments(batch: PackedBatch | PaddedBatch, keeps: Sequence[Keep]) -> tuple:

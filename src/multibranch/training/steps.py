@@ -20,11 +20,11 @@ def choose_step(
 ) -> Step:
     """The fastest way that this device, these batches and the configuration allow."""
     on_gpu = processes.device.type == "cuda"
-    compiled = on_gpu if train.compile is None else train.compile
+    packed = isinstance(batches, PackedBatches)
+    compiled = (on_gpu and packed) if train.compile is None else train.compile
     if sharded:  # FSDP, as DDP, takes the mean over the processes
         return Step(objective, optimiser, device=processes.device, world=processes.world)
-    alone, packed = processes.world == 1, isinstance(batches, PackedBatches)
-    if compiled and on_gpu and alone and packed and not train.skip_dropped:
+    if compiled and on_gpu and processes.world == 1 and packed and not train.skip_dropped:
         return GraphedStep(objective, optimiser, batches)  # type: ignore[arg-type]
     if compiled and train.skip_dropped:
         compile_sublayers(objective.model)
