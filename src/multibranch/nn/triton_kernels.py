@@ -1,11 +1,11 @@
 """The Triton kernels behind `multibranch.nn.kernels`, and their launches.
 
 Attention over a packed batch: every query token sees one interval of the key tokens, and every key
-token is seen by one interval of the query tokens (`kernels._intervals`). A program owns one tile of the
-packed axis for one head; the tile may hold several short sequences, and the program visits only the
-tokens between the first interval's start and the last one's end, masking what lies between. So the
-grid depends on the number of tokens alone (one CUDA graph serves every batch), no program is empty,
-and sentences of twenty tokens fill the tensor cores' tiles.
+token is seen by one interval of the query tokens (`kernels._intervals`). A program owns one tile of
+the packed axis for one head; the tile may hold several short sequences, and the program visits only
+the tokens between the first interval's start and the last one's end, masking what lies between. So
+the grid depends on the number of tokens alone (one CUDA graph serves every batch), no program is
+empty, and sentences of twenty tokens fill the tensor cores' tiles.
 
 The loss: one program a row of logits, which leaves their gradient in the logits' place.
 
