@@ -104,8 +104,9 @@ NEEDS_FILES = re.compile(r"runs/|prepared/|from_pretrained|branch_out\(\s*\"|fol
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_the_docs_examples_run_as_they_stand(example: str) -> None:
     code = compile(example, "docs", "exec")
-    if not NEEDS_FILES.search(example):
-        exec(code, {})
+    if NEEDS_FILES.search(example):
+        pytest.skip("it needs a model or a corpus of the reader's own")
+    exec(code, {})
 
 
 @pytest.mark.parametrize("example", EXAMPLES)

@@ -123,7 +123,9 @@ def _set(kind: type, content: dict[str, Any], name: str, text: str) -> None:
     hint = typing.get_type_hints(section_kind).get(key)
     if hint is None or dataclasses.is_dataclass(hint):
         raise UserError(f"there is no option --{name}{_nearest_path(kind, name)}")
-    if str in _options(hint) and text != "null":
+    options = _options(hint)
+    listed = text.startswith("[") and any(typing.get_origin(each) is list for each in options)
+    if str in options and text != "null" and not listed:
         here[key] = text  # a folder may well be called 2024, or on
     else:
         here[key] = _parse(text, where=f"--{name}")

@@ -93,6 +93,51 @@ def test_a_corpus_becomes_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture
     )
 
 
+def test_files_of_one_name_in_several_folders_are_kept_apart(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["parallel", "--merges", "60"]
+    for folder, option, count, start in (("a", "--train", 300, 0), ("a/b", "--valid", 20, 1000)):
+        for language, lines in zip(("de", "en"), pairs(count, start)):
+            write(tmp_path / folder, f"c.{language}", lines)
+        words += [option, f"{folder}/c.de", f"{folder}/c.en"]
+    for language, lines in zip(("de", "en"), pairs(10, 2000)):
+        write(tmp_path, f"c.{language}", lines)
+    status, _, _ = call([*words, "--test", "c.de", "c.en"], tmp_path / "out", capsys)
+    assert status == 0
+    data = PreparedData.open(tmp_path / "out")
+    assert [len(data.split(split)) for split in data.splits] == [300, 20, 10]
+    assert data.lines("test", "target") == pairs(10, 2000)[1]
+
+
+def test_overwriting_replaces_prepared_folders_only(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [*corpus(tmp_path), "--overwrite"]
+    write(tmp_path / "out", "thesis.tex", ["mine"])
+    status, _, error = call(words, tmp_path / "out", capsys)
+    assert status == 2
+    assert "holds something other than a prepared corpus" in error
+    assert (tmp_path / "out" / "thesis.tex").read_text() == "mine\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--merges", "0"], "--merges must be at least 1"),
+        (["--vocabulary", "0"], "--vocabulary must be at least 5"),
+        (["--hold-out", "1"], "--hold-out must be at least 2"),
+    ],
+)
+def test_numbers_that_cannot_be_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], said: str
+) -> None:
+    status, _, error = call([*corpus(tmp_path), *words], tmp_path / "out", capsys)
+    assert status == 2
+    assert said in error.splitlines()[-1]
+
+
 def test_the_manifest_says_what_the_folder_was_made_from(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -125,7 +125,7 @@ def test_a_shared_embedding_is_written_once(tmp_path, text, make_model):
 
 
 def test_weights_beyond_a_files_limit_go_beside_it(tmp_path, text, make_model, monkeypatch):
-    monkeypatch.setattr(onnx_graph, "_FILE_LIMIT", 10_000)
+    monkeypatch.setattr(onnx_graph, "FILE_LIMIT", 10_000)
     model = make_model(text, polite=False)
     folder = export_onnx(model, text, tmp_path / "out")
     assert (folder / "decoder.onnx.data").stat().st_size > 10_000
@@ -161,14 +161,16 @@ def small_classifier(kind: str):
     return branch_out(BertForSequenceClassification(config), branches=2)
 
 
-@pytest.mark.parametrize("kind", ["ours", "branched out"])
-def test_a_classifier_of_transformers(tmp_path, text, kind):
+@pytest.mark.parametrize(("kind", "types"), [("ours", False), ("branched out", True)])
+def test_a_classifier_of_transformers(tmp_path, text, kind, types):
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
     pytest.importorskip("onnxscript", reason="onnxscript is not installed")
     model = small_classifier(kind).eval()
     model.save_pretrained(tmp_path / "model")
     tokenizer = transformers.PreTrainedTokenizerFast(
-        tokenizer_object=text.tokenizer("source"), pad_token="<pad>"
+        tokenizer_object=text.tokenizer("source"),
+        pad_token="<pad>",
+        model_input_names=["input_ids", "attention_mask", *["token_type_ids"] * types],
     )
     tokenizer.save_pretrained(tmp_path / "model")
     told = export(tmp_path / "model", tmp_path / "out", format="onnx")
@@ -181,9 +183,13 @@ def test_a_classifier_of_transformers(tmp_path, text, kind):
         ids = torch.randint(4, 280, (b, s))
         mask = torch.ones_like(ids)
         mask[0, -1] = 0
+        given = {"input_ids": ids, "attention_mask": mask}
+        if types:
+            given["token_type_ids"] = torch.randint(0, 2, (b, s))
         with torch.inference_mode():
-            wanted = model(input_ids=ids, attention_mask=mask).logits.numpy()
-        np.testing.assert_allclose(run.logits(ids.numpy(), mask.numpy()), wanted, atol=1e-5)
+            wanted = model(**given).logits.numpy()
+        ours = run.logits(*(tensor.numpy() for tensor in given.values()))
+        np.testing.assert_allclose(ours, wanted, atol=1e-5)
 
 
 # -- What is refused, before anything is written ---------------------------------------------------

@@ -235,6 +235,16 @@ def test_generate_gives_what_our_decoder_gives(length_penalty, tmp_path):
     assert len(lengths) > 3, "the outputs should end in different places"
 
 
+def test_generate_takes_the_directory_s_search_options(tmp_path):
+    said = {"beam": 3, "length_penalty": 1.7, "max_length": 4}
+    save_model(tmp_path / "model", make(), None, extra={"decoding": said})
+    hub = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "model").eval()
+    assert (hub.generation_config.num_beams, hub.generation_config.length_penalty) == (3, 1.7)
+    source, _ = sentences()
+    found = hub.generate(input_ids=source, attention_mask=(source != 1).long())
+    assert theirs(found) == ours(load_model(tmp_path / "model"), source, **said)
+
+
 def test_a_model_that_never_ends_is_ended_as_our_decoder_ends_it(tmp_path):
     save_model(tmp_path / "model", make(), None)
     hub = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "model").eval()

@@ -159,8 +159,23 @@ def test_evaluation_gives_the_scores_that_training_gave(trained, single):
     assert same == test
 
 
+def typed(text):
+    return io.TextIOWrapper(io.BytesIO(text.encode()), encoding="utf-8")
+
+
+def test_classify_names_the_line_that_is_no_text(trained, monkeypatch, capsys):
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"fine\na \xff b\n")))
+    assert main(["classify", str(trained.folder), "--device", "cpu"]) == 2
+    assert "line 2 of standard input is not UTF-8" in capsys.readouterr().err
+
+
+def test_evaluate_refuses_options_that_a_classifier_has_not(trained, capsys):
+    assert main(["evaluate", str(trained.folder), "--beam", "3"]) == 2
+    assert "--beam is for models that write text" in capsys.readouterr().err
+
+
 def test_classify_writes_labels_and_probabilities(trained, monkeypatch, capsys):
-    monkeypatch.setattr("sys.stdin", io.StringIO("the film is great\na poor film\n"))
+    monkeypatch.setattr("sys.stdin", typed("the film is great\na poor film\n"))
     assert main(["classify", str(trained.folder), "--device", "cpu"]) == 0
     rows = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
     assert [row[0] for row in rows] == ["plus", "minus"]
@@ -170,7 +185,7 @@ def test_classify_writes_labels_and_probabilities(trained, monkeypatch, capsys):
 
 
 def test_classify_as_json(trained, monkeypatch, capsys):
-    monkeypatch.setattr("sys.stdin", io.StringIO("the film is great\n"))
+    monkeypatch.setattr("sys.stdin", typed("the film is great\n"))
     assert main(["classify", str(trained.folder), "--device", "cpu", "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer["label"] == "plus" and set(answer["probabilities"]) == {"minus", "plus"}
@@ -303,9 +318,12 @@ def test_what_cannot_work_is_one_clear_error(change, said, backbone, single, tmp
 
 def test_a_folder_of_something_else_is_not_overwritten(backbone, single, tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(UserError, match="not empty and holds no run"):
-        train_classifier(config_for(backbone, single, tmp_path), quiet=True)
-    assert (tmp_path / "notes.txt").read_text() == "mine"
+    for config in (None, "task: translation\n"):  # a run of another task is something else, too
+        if config is not None:
+            (tmp_path / "config.yaml").write_text(config)
+        with pytest.raises(UserError, match="holds something other than a fine-tuned encoder"):
+            train_classifier(config_for(backbone, single, tmp_path), quiet=True)
+        assert (tmp_path / "notes.txt").read_text() == "mine"
 
 
 def test_a_folder_without_classifier_is_refused(tmp_path):

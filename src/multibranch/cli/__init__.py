@@ -50,6 +50,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # The reader of our output has gone (`| head`); Python would complain again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        if error.errno is None:
+            raise
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"multibranch {args.verb}: {where}{os.strerror(error.errno)}", file=sys.stderr)
+        return 2
 
 
 def _parser(verb: str | None) -> argparse.ArgumentParser:

@@ -20,15 +20,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     import json
-    import sys
 
+    from multibranch.cli.lines import open_input, read_lines
     from multibranch.tasks.understanding import Classifier
 
     classifier = Classifier.load(args.model, device=args.device)
-    for answer in classifier.classify(sys.stdin):
-        if args.json:
-            print(json.dumps(answer, ensure_ascii=False))
-        else:
-            shares = [f"{name}={share:.4f}" for name, share in answer["probabilities"].items()]
-            print("\t".join([answer["label"], *shares]))
+    with open_input(None) as (stream, name):
+        for answer in classifier.classify(read_lines(stream, name)):
+            if args.json:
+                print(json.dumps(answer, ensure_ascii=False))
+            else:
+                shares = [f"{name}={share:.4f}" for name, share in answer["probabilities"].items()]
+                print("\t".join([answer["label"], *shares]))
     return 0

@@ -36,17 +36,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    from multibranch.cli.output import check_writable
     from multibranch.errors import UserError
     from multibranch.tasks.evaluation import task_of
 
     if args.limit is not None and args.limit < 1:
         raise UserError("--limit must be at least 1")
+    if args.output:
+        check_writable(args.output)
     task = task_of(args.models[0])
     if args.valid_only and task != "code":
         raise UserError(f"--valid-only is for models that write code, not for {task}")
     if task != "translation" and (args.compare or len(args.models) > 1):
         raise UserError(f"--compare and several models are for translation, not for {task}")
     if task == "understanding":
+        _refuse_search_options(args)
         _evaluate_classifier(args)
     elif task == "code":
         _evaluate_code(args)
@@ -54,8 +58,17 @@ def run(args: argparse.Namespace) -> None:
         _evaluate_translation(args)
 
 
+def _refuse_search_options(args: argparse.Namespace) -> None:
+    from multibranch.errors import UserError
+
+    for name in ("beam", "length_penalty", "branches", "limit", "output"):
+        if getattr(args, name) is not None:
+            option = name.replace("_", "-")
+            raise UserError(f"--{option} is for models that write text, not for a classifier")
+
+
 def _evaluate_classifier(args: argparse.Namespace) -> None:
-    from multibranch.cli.output import print_result
+    from multibranch.cli.output import print_scores
     from multibranch.tasks.understanding import evaluate_classifier
 
     split = args.split or "valid"
@@ -64,16 +77,15 @@ def _evaluate_classifier(args: argparse.Namespace) -> None:
     )
     row: dict[str, Any] = {"model": args.models[0], "split": split}
     row |= {name: round(score.value, 2) for name, score in scores.items()}
-    if args.json:
-        row["signatures"] = {name: score.signature for name, score in scores.items()}
-    print_result([row], as_json=args.json, title="Scores")
+    print_scores(row, scores, as_json=args.json, title="Scores")
 
 
 def _evaluate_code(args: argparse.Namespace) -> None:
     import json
 
     from multibranch.cli.code_scores import show_code_scores
-    from multibranch.cli.output import branch_numbers, counting
+    from multibranch.cli.output import counting
+    from multibranch.cli.searching import parse_branches
     from multibranch.tasks.code import evaluate_code
     from multibranch.tasks.evaluation import data_of
 
@@ -89,7 +101,7 @@ def _evaluate_code(args: argparse.Namespace) -> None:
             limit=args.limit,
             output=args.output,
             device=args.device,
-            branches=branch_numbers(args.branches),
+            branches=parse_branches(args.branches),
             progress=progress,
             **_search(args),
         )
@@ -128,7 +140,8 @@ def _evaluate_translation(args: argparse.Namespace) -> None:
 
 
 def _decode(folder: str, args: argparse.Namespace) -> Any:
-    from multibranch.cli.output import branch_numbers, counting
+    from multibranch.cli.output import counting
+    from multibranch.cli.searching import parse_branches
     from multibranch.tasks import evaluation
 
     data = evaluation.data_of(folder, args.data)
@@ -140,7 +153,7 @@ def _decode(folder: str, args: argparse.Namespace) -> Any:
             split=args.split,
             limit=args.limit,
             device=args.device,
-            branches=branch_numbers(args.branches),
+            branches=parse_branches(args.branches),
             progress=progress,
             **_search(args),
         )

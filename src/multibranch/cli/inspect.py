@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="where the pictures go, without .png and .html (default: attention)",
     )
     parser.add_argument("--beam", type=int, help="width of the beam")
-    parser.add_argument("--device", default="cpu", help="cpu (default) or cuda")
+    parser.add_argument("--device", default="cpu", help="auto, cpu (default) or cuda")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
@@ -33,14 +33,14 @@ def run(args: argparse.Namespace) -> None:
     from multibranch.decoding.attention import inspect
     from multibranch.decoding.page import write_page
     from multibranch.decoding.picture import draw
-    from multibranch.decoding.translator import saved_options
+    from multibranch.decoding.translator import choose_device, saved_options
     from multibranch.directory import load_model, load_text
     from multibranch.errors import UserError
 
     output = Path(args.output)
     if not output.parent.is_dir():
         raise UserError(f"there is no folder {output.parent} to write the pictures to; make it")
-    model, text = load_model(args.model, device=args.device), load_text(args.model)
+    model, text = load_model(args.model, device=choose_device(args.device)), load_text(args.model)
     options = saved_options(args.model)
     if args.beam is not None:
         options["beam"] = args.beam

@@ -54,6 +54,8 @@ def one_line(text: str) -> str:
 def open_input(path: str | None) -> Iterator[tuple[BinaryIO, str]]:
     """A file, or standard input for None, with its name for messages."""
     if path is None:
+        if sys.stdin is None:
+            raise UserError("standard input is closed: give it text, a file for instance")
         yield sys.stdin.buffer, "standard input"
         return
     with ExitStack() as stack:
@@ -74,6 +76,8 @@ def open_output(path: str | None) -> Iterator[BinaryIO]:
             sys.stdout.buffer.flush()
         return
     place = Path(path)
+    if place.is_dir():
+        raise UserError(f"cannot write {path}: it is a folder")
     try:
         handle, name = tempfile.mkstemp(prefix=f".{place.name}.", dir=place.parent)
     except OSError as error:

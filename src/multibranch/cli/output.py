@@ -2,8 +2,9 @@
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from multibranch.errors import UserError
@@ -17,6 +18,7 @@ def print_result(rows: Sequence[dict[str, Any]], *, as_json: bool, title: str = 
         return
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     console = Console(file=sys.stdout, highlight=False)
     table = Table(title=title or None, title_justify="left", header_style="bold")
@@ -24,8 +26,30 @@ def print_result(rows: Sequence[dict[str, Any]], *, as_json: bool, title: str = 
         numeric = all(isinstance(row[name], int | float) for row in rows)
         table.add_column(name.replace("_", " "), justify="right" if numeric else "left")
     for row in rows:
-        table.add_row(*(_cell(value) for value in row.values()))
+        table.add_row(*(Text(_cell(value)) for value in row.values()))
     console.print(table)
+
+
+def print_scores(
+    row: dict[str, Any], scores: Mapping[str, Any], *, as_json: bool, title: str
+) -> None:
+    """Print one row, and how each of its scores was computed."""
+    signatures = {name: score.signature for name, score in scores.items()}
+    if as_json:
+        print_result([{**row, "signatures": signatures}], as_json=True)
+        return
+    print_result([row], as_json=False, title=title)
+    for name, signature in signatures.items():
+        print(f"{name}: {signature}")
+
+
+def check_writable(path: str) -> None:
+    """Refuse a file that could not be written, before the work whose result goes there."""
+    place = Path(path)
+    if place.is_dir():
+        raise UserError(f"{path} is a folder: give --output a file")
+    if not place.parent.is_dir():
+        raise UserError(f"there is no folder {place.parent} to write {place.name} to; make it")
 
 
 def _cell(value: Any) -> str:
@@ -53,16 +77,3 @@ def counting(what: str, total: int) -> Iterator[Callable[[int], None]]:
     with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as bar:
         task = bar.add_task(what, total=total)
         yield lambda done: bar.update(task, advance=done)
-
-
-def branch_numbers(text: str | None) -> list[int] | None:
-    """Branches as people write them, 1,3, as positions from 0."""
-    if text is None:
-        return None
-    try:
-        numbers = [int(part) for part in text.split(",")]
-    except ValueError:
-        numbers = [0]
-    if min(numbers) < 1:
-        raise UserError(f"--branches {text!r}: list branches from 1, as in 1,3")
-    return [number - 1 for number in numbers]

@@ -50,6 +50,8 @@ def _config(path: Path, vocabulary: Sequence[int] | None, *, as_json: bool) -> N
     from multibranch.study.counting import KINDS, PLACES, count_parameters, read_model_section
 
     settings = read_model_section(path)
+    if vocabulary and min(vocabulary) < 1:
+        raise UserError(f"--vocabulary must be at least 1, not {min(vocabulary)}.")
     if vocabulary:
         settings["source_vocabulary"], settings["target_vocabulary"] = vocabulary[0], vocabulary[-1]
     missing = [key for key in ("source_vocabulary", "target_vocabulary") if key not in settings]

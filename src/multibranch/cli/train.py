@@ -11,6 +11,8 @@ best, the last and, where asked for, the averaged weights in folders of their ow
 
 Ctrl-C and SIGTERM save and stop. Started again with the same configuration, a run that was stopped
 or killed goes on exactly where it was saved, at the latest train.checkpoint_minutes ago.
+Fine-tuning an encoder (task: understanding) takes minutes: it is not saved half-way, and starts
+anew, in place of the classifier that train.output held.
 
 Exit status: 0 done, 2 something to put right (one line says what), 130 or 143 stopped by Ctrl-C or
 SIGTERM.
@@ -65,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _train_classifier(args: argparse.Namespace) -> int:
     from multibranch import configuration
-    from multibranch.cli.output import print_result
+    from multibranch.cli.output import print_scores
     from multibranch.errors import UserError
     from multibranch.tasks.understanding import train_classifier
     from multibranch.tasks.understanding_config import UnderstandingConfig
@@ -77,7 +79,7 @@ def _train_classifier(args: argparse.Namespace) -> int:
     row: dict[str, Any] = {"model": str(outcome.folder), "epochs": len(outcome.epochs)}
     row |= {name: round(score.value, 2) for name, score in outcome.scores.items()}
     row["minutes"] = round(outcome.seconds / 60, 2)
-    print_result([row], as_json=args.json, title="Fine-tuning, validation scores")
+    print_scores(row, outcome.scores, as_json=args.json, title="Fine-tuning, validation scores")
     return 0
 
 

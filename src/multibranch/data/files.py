@@ -70,12 +70,13 @@ class Library:
         self.places = tuple(places)
 
     def find(self, *patterns: str) -> Source | None:
-        """The file whose path ends with one of ``patterns`` (first come, first taken)."""
+        """The file whose path is, or else ends with, one of ``patterns`` (the first there is)."""
         for sources in (self._plain_files, self._archived):
             for pattern in patterns:
-                for source in sources:
-                    if _matches(source.inner, pattern):
-                        return source
+                for whole in (True, False):
+                    for source in sources:
+                        if _matches(source.inner, pattern, whole=whole):
+                            return source
         return None
 
     def names(self, limit: int = 8) -> str:
@@ -256,8 +257,8 @@ def _hidden(name: str) -> bool:
     return any((part.startswith(".") and part != ".") or part == "__MACOSX" for part in parts)
 
 
-def _matches(path: str, pattern: str) -> bool:
-    return fnmatchcase(path, pattern) or fnmatchcase(path, f"*/{pattern}")
+def _matches(path: str, pattern: str, *, whole: bool) -> bool:
+    return fnmatchcase(path, pattern if whole else f"*/{pattern}")
 
 
 def _opened(path: Path) -> IO[bytes]:

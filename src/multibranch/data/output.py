@@ -32,6 +32,11 @@ class Workshop:
         self._overwrite = overwrite
 
     def __enter__(self) -> Path:
+        if self.output.is_dir() and not _prepared(self.output):
+            raise UserError(
+                f"{self.output} holds something other than a prepared corpus; choose another "
+                "--output."
+            )
         try:
             self.output.parent.mkdir(parents=True, exist_ok=True)
             self._sweep()
@@ -155,6 +160,11 @@ def write_manifest(
     text = json.dumps(manifest, indent=2, ensure_ascii=False) + "\n"
     (folder / MANIFEST).write_text(text, encoding="utf-8")
     return manifest
+
+
+def _prepared(folder: Path) -> bool:
+    """Whether a folder is one that preparing may replace."""
+    return (folder / MANIFEST).is_file() or not any(folder.iterdir())
 
 
 def finished(output: Path, request: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -7,6 +7,7 @@ from multibranch.data.files import without_compression
 from multibranch.data.recipe import Corpus, Recipe
 from multibranch.data.recipes import PARALLEL, find_recipe, parallel
 from multibranch.errors import UserError
+from multibranch.text import SPECIAL_TOKENS
 
 Pair = Sequence[str] | None
 
@@ -32,6 +33,7 @@ def requested(
 ) -> tuple[Corpus, list[Path]]:
     """The recipe with the user's settings, and the places to look for its files."""
     found = find_recipe(recipe)
+    _check_numbers(hold_out=hold_out, merges=merges, vocabulary=vocabulary)
     own = _own_files(source, target, train, valid, test)
     if found is PARALLEL:
         if "train" not in own:
@@ -64,6 +66,16 @@ def requested(
         max_ratio=max_ratio,
     )
     return (chosen.reversed() if reverse else chosen), list(places)
+
+
+def _check_numbers(*, hold_out: int, merges: int | None, vocabulary: Sequence[int] | None) -> None:
+    if hold_out < 2:
+        raise UserError(f"--hold-out must be at least 2, not {hold_out}.")
+    if merges is not None and merges < 1:
+        raise UserError(f"--merges must be at least 1, not {merges}.")
+    least = len(SPECIAL_TOKENS) + 1
+    if vocabulary is not None and min(vocabulary) < least:
+        raise UserError(f"--vocabulary must be at least {least}, not {min(vocabulary)}.")
 
 
 def _own_files(

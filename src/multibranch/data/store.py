@@ -214,6 +214,8 @@ class PreparedData:
 
     def lines(self, name: str, side: str) -> list[str]:
         """The clean text of one side of a split, before tokenisation: what evaluation refers to."""
+        if name != "train":
+            self.split(name)  # which says so where there is none
         path = self.folder / f"{name}.{side}.txt"
         try:
             text = path.read_text(encoding="utf-8")

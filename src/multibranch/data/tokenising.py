@@ -70,7 +70,13 @@ class Tokenise:
         made = Tokenised((list(map(_collapse, lines[0])), list(map(_collapse, lines[1]))), lines)
         if self.normalise_code:
             self._normalise(made)
-        made.words = made.texts if self.tokenised else self._split(lines)
+        if not self.tokenised:
+            made.words = self._split(lines)
+        elif self.settings.kind == "words":
+            # Words of code pass through their tokeniser too, as they do when a model decodes.
+            made.words = self._split(made.texts)
+        else:
+            made.words = made.texts
         made.read = len(made) + lot.bad
         made.percent = tuple(map(_percent_signs, made.texts))
         if lot.bad:

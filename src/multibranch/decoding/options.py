@@ -59,7 +59,7 @@ class SearchOptions:
             )
         _require(abs(self.length_penalty) <= 10, "length_penalty", self.length_penalty, "−10 to 10")
         _require(self.min_length >= 0, "min_length", self.min_length, "at least 0")
-        _require(self.max_ratio >= 0, "max_ratio", self.max_ratio, "at least 0")
+        _require(0 <= self.max_ratio <= 1000, "max_ratio", self.max_ratio, "0 to 1000")
         _require(self.max_extra >= 0, "max_extra", self.max_extra, "at least 0")
         if self.max_length is not None:
             _require(self.max_length >= 0, "max_length", self.max_length, "at least 0")

@@ -84,7 +84,7 @@ class Translator:
         places = [Path(f) for f in ([folders] if isinstance(folders, str | Path) else folders)]
         if not places:
             raise UserError("no model directory was given")
-        where = _device(device)
+        where = choose_device(device)
         text = load_text(places[0])
         for place in places[1:]:
             if not _same_text(text, load_text(place)):
@@ -201,6 +201,8 @@ class Translator:
         `chunk` lines are read, sorted and decoded together. Where there are fewer prefixes than
         lines, the rest have none. `settings` are those of `generate`.
         """
+        if chunk is not None and chunk < 1:
+            raise UserError(f"chunk must be at least 1, not {chunk}")
         chunk = chunk or (16384 if self.device.type == "cuda" else 512)
         reading, beginning = iter(lines), iter(prefixes)
         while lot := list(itertools.islice(reading, chunk)):
@@ -239,7 +241,7 @@ def saved_options(folder: str | Path) -> dict[str, Any]:
     return options
 
 
-def _device(asked: str | torch.device) -> torch.device:
+def choose_device(asked: str | torch.device) -> torch.device:
     if asked == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:

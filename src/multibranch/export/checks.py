@@ -80,8 +80,11 @@ def checked_classifier(folder: Path, model: Any) -> float | None:
     padding = model.config.pad_token_id or 0
     ids = _padded(_sequences(model.config.vocab_size, seed=1), padding)
     mask = _padded([[1] * length for length in _LENGTHS], 0)
-    given = torch.from_numpy(run.logits(ids.numpy(), mask.numpy()))
-    wanted = model.cpu()(input_ids=ids, attention_mask=mask).logits.float()
+    inputs = {"input_ids": ids, "attention_mask": mask}
+    if run.takes_types:
+        inputs["token_type_ids"] = (torch.arange(ids.shape[1]) > 2).long() * mask
+    given = torch.from_numpy(run.logits(*(tensor.numpy() for tensor in inputs.values())))
+    wanted = model.cpu()(**inputs).logits.float()
     return _judged(given, wanted, "onnxruntime", exact=True)
 
 

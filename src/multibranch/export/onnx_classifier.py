@@ -1,13 +1,14 @@
 """ONNX for classifiers: models of `transformers`, ours or branched out, by PyTorch's exporter.
 
 classifier.onnx   input_ids (b, s), attention_mask (b, s), 1 where there is a token
+                  and, where the tokenizer gives them, token_type_ids (b, s)
                   → logits (b, labels)
 """
 
 import contextlib
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +24,10 @@ from multibranch.export.folder import (
     require,
     written_folder,
 )
+from multibranch.export.onnx_graph import FILE_LIMIT
 from multibranch.export.onnx_model import FORMAT
 
-_INPUTS = ("input_ids", "attention_mask")
-_LARGEST = 1_900_000_000  # bytes: a protobuf file holds less than 2 GiB
+_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 
 
 def export_onnx_classifier(model: Any, tokenizer: Any, folder: str | Path) -> Path:
@@ -46,7 +47,7 @@ def export_onnx_classifier(model: Any, tokenizer: Any, folder: str | Path) -> Pa
     model.eval()
     try:
         with written_folder(folder) as new:
-            _write(model, new / "classifier.onnx")
+            _write(model, new / "classifier.onnx", inputs=_inputs(tokenizer))
             if tokenizer is not None:
                 tokenizer.save_pretrained(new)
             labels = [model.config.id2label[number] for number in range(model.config.num_labels)]
@@ -63,30 +64,37 @@ def export_onnx_classifier(model: Any, tokenizer: Any, folder: str | Path) -> Pa
 
 
 class _Logits(nn.Module):
-    """The model as a function of its two inputs."""
+    """The model as a function of its inputs, in the order of `inputs`."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, inputs: Sequence[str]) -> None:
         super().__init__()
         self.model = model
+        self.inputs = inputs
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        return self.model(input_ids=input_ids, attention_mask=attention_mask).logits
+    def forward(self, *given: Tensor) -> Tensor:
+        return self.model(**dict(zip(self.inputs, given))).logits
 
 
-def _write(model: Any, path: Path) -> None:
+def _inputs(tokenizer: Any) -> list[str]:
+    """What the model is called with: which piece of a pair a token is of, where that is told."""
+    told = _INPUTS[:2] if tokenizer is None else tokenizer.model_input_names
+    return [name for name in _INPUTS if name in (*_INPUTS[:2], *told)]
+
+
+def _write(model: Any, path: Path, *, inputs: Sequence[str]) -> None:
     ids = torch.arange(4, 18).remainder(model.config.vocab_size).view(2, 7)
     free = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
     size = sum(weight.numel() * weight.element_size() for weight in model.state_dict().values())
     with _quietly():
         torch.onnx.export(
-            _Logits(model).eval(),
-            (ids, torch.ones_like(ids)),
+            _Logits(model, inputs).eval(),
+            (ids, torch.ones_like(ids), torch.zeros_like(ids))[: len(inputs)],
             str(path),
-            input_names=list(_INPUTS),
+            input_names=list(inputs),
             output_names=["logits"],
-            dynamic_shapes=(free, free),
+            dynamic_shapes=((free,) * len(inputs),),
             dynamo=True,
-            external_data=size > _LARGEST,
+            external_data=size > FILE_LIMIT,
             verbose=False,
         )
 

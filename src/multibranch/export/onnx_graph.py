@@ -16,7 +16,7 @@ from multibranch.nn.embedding import TokenEmbedding
 
 Shape = list[str | int]  # of an input or output: sizes, and names where they may vary
 OPSET = 17  # the first with LayerNormalization; onnxruntime reads it since 1.12
-_FILE_LIMIT = 1_900_000_000  # bytes: a protobuf file holds less than 2 GiB
+FILE_LIMIT = 1_900_000_000  # bytes: a protobuf file holds less than 2 GiB
 _MASKED = -3.0e38  # what is added to the scores of what may not be seen
 
 
@@ -90,7 +90,7 @@ class Graph:
             ir_version=8,
             producer_name="multibranch",
         )
-        large = sum(array.nbytes for array in self.weights.values()) > _FILE_LIMIT
+        large = sum(array.nbytes for array in self.weights.values()) > FILE_LIMIT
         onnx.save_model(model, str(path), save_as_external_data=large, location=f"{path.name}.data")
         onnx.checker.check_model(str(path))
 

@@ -45,10 +45,25 @@ class OnnxModel:
         session = self._session("encoder")
         return session.run(["states"], {session.get_inputs()[0].name: ids})[0]
 
-    def logits(self, ids: np.ndarray, mask: np.ndarray) -> np.ndarray:
-        """A classifier's logits (b, labels) for ids (b, s); mask (b, s) is 1 at tokens."""
+    def logits(
+        self, ids: np.ndarray, mask: np.ndarray, types: np.ndarray | None = None
+    ) -> np.ndarray:
+        """A classifier's logits (b, labels) for ids (b, s).
+
+        mask (b, s) is 1 at tokens; types (b, s) is 1 at those of a pair's second piece, for
+        graphs that have this input.
+        """
+        session = self._session("classifier")
         given = {"input_ids": ids, "attention_mask": mask}
-        return self._session("classifier").run(["logits"], given)[0]
+        if self.takes_types:
+            given["token_type_ids"] = np.zeros_like(ids) if types is None else types
+        return session.run(["logits"], given)[0]
+
+    @property
+    def takes_types(self) -> bool:
+        """Whether a classifier's graph is told which piece of a pair a token is of."""
+        inputs = self._session("classifier").get_inputs()
+        return any(given.name == "token_type_ids" for given in inputs)
 
     def start(self, source: np.ndarray) -> dict[str, np.ndarray]:
         """The cache for decoding sources (b, s): what every step is given beside its ids."""

@@ -41,7 +41,7 @@ def load_backbone(name: str | os.PathLike, auto_class: Any, **load: Any) -> Any:
     """A pretrained model, or its tokenizer, by an Auto class."""
     try:
         return auto_class.from_pretrained(locate(name), **load)
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise _not_loaded(os.fspath(name), error) from None
 
 

@@ -80,7 +80,9 @@ def _task(config: dict[str, Any]) -> str:
     if architecture.endswith("ForSequenceClassification"):
         return "text-classification"
     if config.get("is_encoder_decoder"):
-        return "translation" if config.get("task", "translation") == "translation" else "text2text"
+        return {"translation": "translation"}.get(
+            config.get("task", "translation"), "text2text-generation"
+        )
     return "feature-extraction"
 
 

@@ -1,5 +1,6 @@
 """What makes `generate` decode as multibranch.decoding does: its defaults and its lengths."""
 
+from dataclasses import fields
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from multibranch.text.special import UNK
 
 def decoding_defaults(config: MultiBranchConfig) -> GenerationConfig:
     """The settings of `generate` that are those of our beam search."""
-    ours = SearchOptions()
+    ours = search_options(config)
     return GenerationConfig(
         num_beams=ours.beam,
         length_penalty=ours.length_penalty,
@@ -27,7 +28,16 @@ def decoding_defaults(config: MultiBranchConfig) -> GenerationConfig:
     )
 
 
-def longest_outputs(source_tokens: Tensor, args: tuple, kwargs: dict[str, Any]) -> Tensor:
+def search_options(config: MultiBranchConfig) -> SearchOptions:
+    """Those that the model directory was saved with, and else our defaults."""
+    known = {field.name for field in fields(SearchOptions)}
+    said = getattr(config, "decoding", None) or {}
+    return SearchOptions(**{name: value for name, value in said.items() if name in known})
+
+
+def longest_outputs(
+    config: MultiBranchConfig, source_tokens: Tensor, args: tuple, kwargs: dict[str, Any]
+) -> Tensor:
     """The most tokens that each output (b,) may have, its end not counted.
 
     A length that the caller gives, beginning and end counted, holds for all. Otherwise it follows
@@ -41,7 +51,7 @@ def longest_outputs(source_tokens: Tensor, args: tuple, kwargs: dict[str, Any]) 
         total = asked.max_length if asked.max_new_tokens is None else asked.max_new_tokens + 1
     if total is not None:
         return torch.full_like(source_tokens, total - 2)
-    ours = SearchOptions()
+    ours = search_options(config)
     limits = [ours.longest(tokens) for tokens in source_tokens.tolist()]
     kwargs["max_length"] = max(limits) + 2
     return torch.tensor(limits, device=source_tokens.device)

@@ -210,7 +210,7 @@ class MultiBranchForConditionalGeneration(MultiBranchPreTrainedModel, Generation
         rules = list(logits_processor or [])
         if source is not None:
             present = self.mask_source(source, kwargs.get("attention_mask")) != self.model.padding
-            limit = longest_outputs(present.sum(1) - 1, args, kwargs)
+            limit = longest_outputs(self.config, present.sum(1) - 1, args, kwargs)
             rules.append(EndAtLength(limit, self.config.eos_token_id))
         return super().generate(
             inputs, *args, logits_processor=LogitsProcessorList(rules), **kwargs

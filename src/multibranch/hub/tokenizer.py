@@ -59,6 +59,9 @@ class MultiBranchTokenizer(PreTrainedTokenizerFast):
         return super()._decode(ids, skip_special_tokens=False, **kwargs)
 
     def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> tuple[str, ...]:
+        for side in ("source", "target"):
+            self._pipeline.tokenizer(side).no_padding()
+            self._pipeline.tokenizer(side).no_truncation()
         self._pipeline.save(save_directory)
         self._use_side("source")
         return super().save_pretrained(save_directory, *args, **kwargs)

@@ -38,11 +38,13 @@ def ter(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
     return Score(score.score, signature)
 
 
-def multi_bleu(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
+def multi_bleu(
+    hypotheses: Sequence[str], references: Sequence[str], *, lowercase: bool = False
+) -> Score:
     """BLEU as multi-bleu.perl computes it: corpus counts, no smoothing, tokens as they come.
 
     Like the script, tokens end at ASCII white space only, and an order without a match makes the
-    score 0.
+    score 0. `lowercase` says, for the signature, that the texts were lower-cased.
     """
     check_pairs(hypotheses, references)
     matches, totals = [0] * ORDER, [0] * ORDER
@@ -63,7 +65,8 @@ def multi_bleu(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
         value = 100 * penalty * math.exp(sum(map(math.log, precisions)) / ORDER)
     details = {"brevity_penalty": penalty, "ratio": output_length / max(1, reference_length)}
     details |= {f"precision_{n}": 100 * value for n, value in enumerate(precisions, 1)}
-    signature = f"multi-bleu|nrefs:1|case:mixed|eff:no|tok:none|smooth:none|version:{__version__}"
+    case = "lc" if lowercase else "mixed"
+    signature = f"multi-bleu|nrefs:1|case:{case}|eff:no|tok:none|smooth:none|version:{__version__}"
     return Score(value, signature, details)
 
 

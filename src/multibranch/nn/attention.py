@@ -72,10 +72,7 @@ class MultiBranchAttention(nn.Module):
         if heads < 1:
             raise ValueError(f"heads must be at least 1, not {heads}")
         if head_width is None and width % heads:
-            raise ValueError(
-                f"{heads} heads do not divide a width of {width}: change one of them, "
-                "or give head_width"
-            )
+            raise ValueError(f"{heads} heads do not divide a width of {width}: change one of them")
         check_rate("drop_branch", drop_branch)
         check_rate("dropout", dropout)
         if drop_kind not in ("branch", "head"):

@@ -29,7 +29,7 @@ class Output:
         """BLEU of sacreBLEU and of multi-bleu.perl, chrF and TER."""
         return {
             "bleu": bleu(self.lines, self.references, lowercase=self.lowercase),
-            "multi_bleu": multi_bleu(self.words, self.reference_words),
+            "multi_bleu": multi_bleu(self.words, self.reference_words, lowercase=self.lowercase),
             "chrf": chrf(self.lines, self.references, lowercase=self.lowercase),
             "ter": ter(self.lines, self.references),
         }
@@ -100,6 +100,7 @@ def make_output(
 
 def compare(system: Output, baseline: Output) -> dict[str, Any]:
     """Paired bootstrap of the difference in BLEU on tokenised text."""
+    _check_same_references([system, baseline])
     return paired_bootstrap(
         baseline.words, system.words, system.reference_words, metric="multi-bleu"
     )
@@ -107,9 +108,19 @@ def compare(system: Output, baseline: Output) -> dict[str, Any]:
 
 def over_seeds(outputs: Sequence[Output]) -> dict[str, dict[str, Any]]:
     """Mean and deviation of every score over several seeds' outputs."""
+    _check_same_references(outputs)
     each = [output.scores() for output in outputs]
     summaries = {name: summarise([scores[name] for scores in each]) for name in each[0]}
     return {
         name: {"mean": s.mean, "deviation": s.deviation, "values": list(s.values)}
         for name, s in summaries.items()
     }
+
+
+def _check_same_references(outputs: Sequence[Output]) -> None:
+    for other in outputs[1:]:
+        if other.reference_words != outputs[0].reference_words:
+            raise UserError(
+                f"{outputs[0].name} and {other.name} would be scored on different references: give "
+                "--data FOLDER, one corpus for both"
+            )

@@ -6,6 +6,7 @@ runs/x/metrics.jsonl   loss and scores, epoch by epoch
 runs/x/README.md       the model card
 """
 
+import importlib.util
 import json
 import sys
 import time
@@ -121,6 +122,7 @@ class Classifier:
                 f"{folder} is no classifier: it has no {_CONFIG} and config.json of a trained one"
             )
         config = configuration.load(UnderstandingConfig, folder / _CONFIG)
+        _check_transformers()
         from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
         import multibranch.hub  # noqa: F401 (it makes branched models known to the Auto classes)
@@ -228,8 +230,23 @@ class _Run:
 
 
 def _check_output(folder: Path) -> None:
-    if folder.exists() and any(folder.iterdir()) and not (folder / _CONFIG).is_file():
-        raise UserError(f"{folder} is not empty and holds no run: choose another train.output")
+    if not folder.exists():
+        return
+    if not folder.is_dir():
+        raise UserError(f"{folder} is a file: choose another train.output")
+    run = folder / _CONFIG
+    ours = run.is_file() and configuration.peek(run, "task") == "understanding"
+    if any(folder.iterdir()) and not ours:
+        raise UserError(
+            f"{folder} holds something other than a fine-tuned encoder: choose another train.output"
+        )
+
+
+def _check_transformers() -> None:
+    if importlib.util.find_spec("transformers") is None:
+        raise UserError(
+            "fine-tuned encoders need the package transformers: pip install 'multibranch[hub]'"
+        )
 
 
 def _scores(
@@ -240,6 +257,7 @@ def _scores(
 
 def _model(config: UnderstandingConfig, names: Sequence[str]) -> tuple[Any, Any]:
     """The tokenizer, and the encoder with a new classifier, branched out where that is asked."""
+    _check_transformers()
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
     from multibranch.hub import branch_out

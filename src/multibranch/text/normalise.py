@@ -9,8 +9,8 @@ import re
 import unicodedata
 
 _NBSP = "\u00a0"
-# The C0 controls that are not white space.
-_CONTROLS = re.compile("[\x00-\x08\x0e-\x1f]")
+# The controls of ASCII that are not white space.
+_CONTROLS = re.compile("[\x00-\x08\x0e-\x1f\x7f]")
 _Rule = tuple[re.Pattern[str], str]
 
 

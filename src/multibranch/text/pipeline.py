@@ -80,6 +80,9 @@ class TextPipeline:
             _check(one)
             # "<s>" in a text is three characters, not the beginning of a sentence.
             one.encode_special_tokens = True
+            # `transformers` leaves them on in a tokenizer that it was asked to pad with.
+            one.no_padding()
+            one.no_truncation()
 
     @classmethod
     def load(cls, folder: str | Path) -> "TextPipeline":

@@ -5,7 +5,7 @@ ids with EOS at the end. The first four ids are those of ``text.special``.
 
 BPE marks the beginning of a word with ▁ and knows every printable ASCII character and every other
 character that the training text holds at least ten times. What remains is spelt in UTF-8 bytes, so
-that any text comes back exactly as it went in, at the price of 117 entries (only the bytes that
+that any text comes back exactly as it went in, at the price of 116 entries (only the bytes that
 non-ASCII characters are made of). A ▁ in the text itself travels as the byte 0x01.
 """
 

@@ -1,0 +1,155 @@
+"""`evaluate` and `inspect` as they are called: results, comparisons, and what they refuse."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from multibranch.cli import main
+from multibranch.data import PreparedData
+from multibranch.data.builtin import builtin
+from multibranch.decoding import Translator
+from multibranch.directory import save_model
+from multibranch.metrics import bleu, multi_bleu
+from multibranch.nn import MultiBranchTransformer
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> PreparedData:
+    folder = tmp_path_factory.mktemp("data") / "corpus"
+    return PreparedData.open(builtin("translation", folder, pairs=60, valid=5, test=12, jobs=1))
+
+
+def model_directory(folder: Path, data: PreparedData, seed: int) -> Path:
+    torch.manual_seed(seed)
+    model = MultiBranchTransformer(
+        source_vocabulary=data.text.source_size,
+        target_vocabulary=data.text.target_size,
+        width=16,
+        hidden=32,
+        heads=2,
+        encoder_layers=1,
+        decoder_layers=1,
+        branches=2,
+    )
+    save_model(
+        folder,
+        model,
+        data.text,
+        extra={
+            "task": "translation",
+            "decoding": {"beam": 2},
+            "training": {"data": str(data.folder)},
+        },
+    )
+    return folder
+
+
+@pytest.fixture(scope="module")
+def models(data: PreparedData, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    place = tmp_path_factory.mktemp("models")
+    return [model_directory(place / str(seed), data, seed) for seed in (1, 2)]
+
+
+def called(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, str]:
+    status = main([str(word) for word in words])
+    out, error = capsys.readouterr()
+    return status, out, error
+
+
+def test_scores_are_those_of_the_outputs_with_their_signatures(
+    models: list[Path], data: PreparedData, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "out.txt"
+    status, out, _ = called(capsys, "evaluate", models[0], "--json", "--output", file)
+    result = json.loads(out)
+    assert status == 0
+    lines = Translator.load(models[0], device="cpu").translate(data.lines("test", "source"))
+    assert file.read_text().splitlines() == lines
+    references = data.lines("test", "target")
+    assert result["bleu"] == round(bleu(lines, references).value, 2)
+    words = [data.text.tokenise(line, "target") for line in references]
+    outputs = Translator.load(models[0], device="cpu").generate(
+        data.lines("test", "source"), tokenised_output=True
+    )
+    expected = multi_bleu([found[0].text for found in outputs], words)
+    assert result["multi_bleu"] == round(expected.value, 2)
+    assert set(result["signatures"]) == {"bleu", "multi_bleu", "chrf", "ter"}
+    assert result["signatures"]["multi_bleu"] == expected.signature
+
+
+def test_several_seeds_and_a_comparison(
+    models: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("evaluate", *models, "--compare", models[1], "--json")
+    status, out, _ = called(capsys, *words)
+    result = json.loads(out)
+    assert status == 0
+    assert len(result["seeds"]["bleu"]["values"]) == 2
+    assert result["comparison"]["with"] == str(models[1])
+    status, table, _ = called(capsys, *words[:-1])
+    assert status == 0
+    assert "nrefs:1" in table
+
+
+def test_models_of_different_test_sets_are_not_compared(
+    models: list[Path], data: PreparedData, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = tmp_path / "corpus"
+    shutil.copytree(data.folder, other)
+    lines = (other / "test.target.txt").read_text().splitlines()
+    (other / "test.target.txt").write_text("".join(line + "\n" for line in reversed(lines)))
+    moved = tmp_path / "moved"
+    shutil.copytree(models[1], moved)
+    config = json.loads((moved / "config.json").read_text())
+    config["training"]["data"] = str(other)
+    (moved / "config.json").write_text(json.dumps(config))
+    for words in (["--compare", moved], [moved]):
+        status, _, error = called(capsys, "evaluate", models[0], *words)
+        assert status == 2
+        assert "would be scored on different references" in error.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--output", "nowhere/x.txt"], "there is no folder nowhere"),
+        (["--output", "/"], "is a folder"),
+        (["--limit", "0"], "--limit must be at least 1"),
+        (["--branches", "3"], "have branches 1 to 2"),
+        (["--branches", "a"], "--branches takes numbers"),
+        (["--valid-only"], "--valid-only is for models that write code"),
+        (["--split", "valid_mismatched"], "has no split 'valid_mismatched'"),
+    ],
+)
+def test_what_cannot_be_is_one_line(
+    models: list[Path], words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, out, error = called(capsys, "evaluate", models[0], *words)
+    assert status == 2
+    assert said in error.splitlines()[-1]
+    assert out == ""
+
+
+def test_an_output_that_cannot_be_written_is_one_line(
+    models: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, _, error = called(capsys, "branch", models[0], "--branches", 4, "--output", "/proc/x/y")
+    assert status == 2
+    assert len(error.splitlines()) == 1
+    assert error.startswith("multibranch branch: ")
+
+
+@pytest.mark.parametrize(("device", "status"), [("auto", 0), ("nonsense", 2)])
+def test_inspect_takes_the_devices_that_the_others_take(
+    models: list[Path],
+    tmp_path: Path,
+    device: str,
+    status: int,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ("inspect", models[0], "ein", "--output", tmp_path / "p", "--device", device)
+    found, _, error = called(capsys, *words)
+    assert found == status, error
