@@ -214,12 +214,11 @@ class PreparedData:
 
     def lines(self, name: str, side: str) -> list[str]:
         """The clean text of one side of a split, before tokenisation: what evaluation refers to."""
-        if name != "train":
-            self.split(name)  # which says so where there is none
         path = self.folder / f"{name}.{side}.txt"
         try:
             text = path.read_text(encoding="utf-8")
         except OSError as error:
+            self.split(name)  # which says so where there is no such split
             raise UserError(
                 f"{path} cannot be read ({error.strerror}); the text is kept for valid and test "
                 "only: prepare the corpus again if it should be there."
