@@ -9,11 +9,13 @@
   multibranch study search multi30k-search --trials 30
 
 A study is a file of configs/studies, or one of your own given by its path; table-N is that table of
-the paper at the paper's size. Trials are kept in one storage, by default a SQLite file in the output
-folder. Started twice, on one machine or on many that share a PostgreSQL (--storage), `run` shares
-the work: every trial is taken by one worker, the Transformer that several cells start from is
-trained once, and the trial of a worker that was killed is taken up where its training was saved.
+the paper at the paper's size. Trials are kept in one storage, by default a SQLite file in the
+output folder. Started twice, on one machine or on many that share a PostgreSQL (--storage), `run`
+shares the work: every trial is taken by one worker, the Transformer that several cells start from
+is trained once, and the trial of a worker that was killed is taken up where its training was saved.
 Ctrl-C saves and gives back what is at work.
+
+Exit status: 0 done, 1 some experiment failed, 2 something to put right, 130 stopped by Ctrl-C.
 """
 
 import argparse
@@ -104,10 +106,14 @@ def _list(args: argparse.Namespace) -> None:
     if args.name is not None:
         study = load_study(args.name)
         experiments = study.experiments(args.seeds)
-        rows: list[dict[str, Any]] = [{"key": e.key, "model": e.title()} for e in experiments]
-        print_result(rows, as_json=args.json, title=f"{study.title}: {len(rows)} experiments")
+        if args.json:
+            rows = [{"key": e.key, "model": e.title()} for e in experiments]
+            print_result(rows, as_json=True)
+        else:  # keys are for copying, so that no table may cut them
+            for experiment in experiments:
+                print(f"{experiment.key}  {experiment.title()}")
         return
-    rows = []
+    rows: list[dict[str, Any]] = []
     for name in study_files():
         study = load_study(name)
         row: dict[str, Any] = {"study": name, "title": study.title}
@@ -224,9 +230,7 @@ def _search(args: argparse.Namespace) -> None:
     from multibranch.cli.output import print_result
     from multibranch.study.searching import search
 
-    found = search(
-        _bench(args), url=_url(args), trials=args.trials, seed=args.seed, tell=_tell
-    )
+    found = search(_bench(args), url=_url(args), trials=args.trials, seed=args.seed, tell=_tell)
     if args.json:
         print(json.dumps(found, indent=2, ensure_ascii=False))
     else:

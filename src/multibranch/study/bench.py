@@ -82,9 +82,7 @@ class Bench:
         parent = experiment.parent
         return dataclasses.replace(
             config,
-            data=dataclasses.replace(
-                config.data, folder=self.data.get(corpus.name, corpus.folder)
-            ),
+            data=dataclasses.replace(config.data, folder=self.data.get(corpus.name, corpus.folder)),
             model=dataclasses.replace(config.model, **experiment.model()),
             train=dataclasses.replace(
                 config.train,

@@ -147,9 +147,7 @@ class Study:
             return list(dict.fromkeys(one for one in made if one is not None))
         return self._product(grid, corpus, seed)
 
-    def experiment_of(
-        self, cell: Cell, grid: Grid, corpus: Corpus, seed: int
-    ) -> Experiment | None:
+    def experiment_of(self, cell: Cell, grid: Grid, corpus: Corpus, seed: int) -> Experiment | None:
         """What gives this cell of the paper's its number here; None on another corpus."""
         if cell.task not in (corpus.stands_for or [corpus.name]) or cell.cited:
             return None
@@ -227,7 +225,9 @@ class Study:
             raise UserError(f"{self.path}: a study needs at least one corpus and one grid")
         for name in names:
             if names.count(name) > 1 or not re.fullmatch(r"[\w+-]+", name):
-                raise UserError(f"{self.path}: {name!r} must name one corpus, in letters and digits")
+                raise UserError(
+                    f"{self.path}: {name!r} must name one corpus, in letters and digits"
+                )
         for number, grid in enumerate(self.grids, 1):
             where = f"{self.path}: grids[{number}]"
             if grid.paper is not None and grid.paper not in range(1, len(tables()) + 1):

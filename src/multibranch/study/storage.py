@@ -206,9 +206,7 @@ class Queue:
         try:
             self.storage.set_trial_user_attr(trial_id, "record", json.dumps(record))
             return bool(
-                self.storage.set_trial_state_values(
-                    trial_id, self.state.COMPLETE, [_value(record)]
-                )
+                self.storage.set_trial_state_values(trial_id, self.state.COMPLETE, [_value(record)])
             )
         except self._finished_errors():
             return False
@@ -265,7 +263,7 @@ def _value(record: dict[str, Any]) -> float:
 def _machine() -> str:
     """This machine and its process numbers: in containers, both may differ."""
     try:
-        space = os.readlink("/proc/self/ns/pid").strip("pid:[]")
+        space = Path("/proc/self/ns/pid").readlink().name.strip("pid:[]")
     except OSError:
         space = ""
     return f"{socket.gethostname()}/{space}"

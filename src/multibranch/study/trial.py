@@ -5,7 +5,7 @@
     TRIAL/config.json, model.safetensors, …   the model directory
 
 Nothing here needs Optuna, sacreBLEU or matplotlib, so that trials run where only PyTorch is. A
-trial that was stopped or killed goes on where its training was saved; one that is done is only read.
+trial that was stopped or killed goes on where its training was saved; one that is done is read.
 """
 
 import dataclasses
@@ -178,7 +178,7 @@ def _as_pruned(source: Path) -> dict[str, Any]:
     trained = read_record(source)
     if trained is None:
         raise UserError(f"{source} holds no finished trial to prune")
-    names = ("updates", "epochs", "tokens", "validation_loss", "validation_plain")
+    names = ("updates", "epochs", "tokens")
     return {name: trained[name] for name in names} | {"train_seconds": 0.0, "curve": []}
 
 

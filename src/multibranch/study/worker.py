@@ -53,9 +53,7 @@ def work(job: Work, *, tell: Tell = lambda line: None) -> dict[str, int]:
         chosen = next_experiment(job.experiments, states, group=group, here=lambda e: _here(job, e))
         if chosen is None:
             lost = {experiment.key for experiment in hopeless(job.experiments, states)}
-            open_ones = [
-                e for e in job.experiments if states[e.key] in ("waiting", "running")
-            ]
+            open_ones = [e for e in job.experiments if states[e.key] in ("waiting", "running")]
             if all(e.key in lost for e in open_ones):
                 return count(job, states)
             if not any(states[e.key] == "running" for e in open_ones):
