@@ -190,9 +190,11 @@ def parse_data(said: list[str], study: Study) -> dict[str, str]:
             found[corpus.name] = str(place if prepared else inner)
             continue
         for corpus in study.corpora:
-            inner = place / Path(corpus.folder or corpus.name).name
-            if inner.is_dir():
-                found[corpus.name] = str(inner)
+            name = Path(corpus.folder or corpus.name).name
+            if place.name == name and (place / "manifest.json").is_file():
+                found[corpus.name] = str(place)
+            elif (place / name).is_dir():
+                found[corpus.name] = str(place / name)
         if not found:
             names = ", ".join(Path(c.folder or c.name).name for c in study.corpora)
             raise UserError(

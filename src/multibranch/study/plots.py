@@ -141,7 +141,7 @@ def _score_by_rate(cells: Sequence[CellResult], results: Results) -> str | None:
         for lines in panels.values()
         for family in lines.values()
         for cell in family
-        if cell.mean > 0.8 * best
+        if cell.mean >= 0.8 * best
     )
 
     def draw(axes: Any) -> None:
