@@ -22,7 +22,9 @@ second_updates: 20
 length_penalties: [1.0]
 settings:
   train.tokens: 128
-  train.validate_every: 5
+  train.warmup: 4
+  train.learning_rate: 1e-2
+  train.validate_every: {every}
   train.log_every: 1
   train.checkpoint_minutes: 0.005
   train.patience: null
@@ -46,9 +48,9 @@ def tiny_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def write_study(tmp_path: Path, tiny_data: Path) -> Callable[..., Path]:
     """Writes the study's file, for so many updates of a first stage."""
 
-    def write(*, updates: int = 6) -> Path:
+    def write(*, updates: int = 6, every: int = 5) -> Path:
         path = tmp_path / "tiny.yaml"
-        content = TINY.format(root=ROOT, data=tiny_data, updates=updates)
+        content = TINY.format(root=ROOT, data=tiny_data, updates=updates, every=every)
         path.write_text(content, encoding="utf-8")
         return path
 

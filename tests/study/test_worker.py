@@ -93,7 +93,7 @@ def test_a_killed_workers_trial_goes_on_where_it_was_saved(
     tmp_path: Path,
     capsys: pytest.CaptureFixture,
 ) -> None:
-    file = write_study(updates=300)
+    file = write_study(updates=300, every=100)
     out, whole = tmp_path / "out", tmp_path / "whole"
     words = ("run", file, "--device", "cpu", "--only", BASELINE, "--output")
     first = study_command(*words, out)
@@ -125,7 +125,7 @@ def test_a_killed_workers_trial_goes_on_where_it_was_saved(
 def test_ctrl_c_gives_the_trial_back(
     write_study: Callable[..., Path], study_command: Start, tmp_path: Path
 ) -> None:
-    file = write_study(updates=100000)
+    file = write_study(updates=100000, every=1000)
     out = tmp_path / "out"
     words = ("run", file, "--device", "cpu", "--only", BASELINE, "--output", out)
     process = study_command(*words)

@@ -107,8 +107,8 @@ def _list(args: argparse.Namespace) -> None:
         study = load_study(args.name)
         experiments = study.experiments(args.seeds)
         if args.json:
-            rows = [{"key": e.key, "model": e.title()} for e in experiments]
-            print_result(rows, as_json=True)
+            listed = [{"key": e.key, "model": e.title()} for e in experiments]
+            print_result(listed, as_json=True)
         else:  # keys are for copying, so that no table may cut them
             for experiment in experiments:
                 print(f"{experiment.key}  {experiment.title()}")
@@ -234,4 +234,9 @@ def _search(args: argparse.Namespace) -> None:
     if args.json:
         print(json.dumps(found, indent=2, ensure_ascii=False))
     else:
-        print_result(found["best"], as_json=False, title=f"Best of {found['trials']} trials")
+        pruned = f", {found['pruned']} of them pruned early"
+        print_result(
+            found["best"], as_json=False, title=f"Best of {found['trials']} trials{pruned}"
+        )
+        for name, score in found.get("scores", {}).items():
+            print(f"the best on the test set: {name} {score['value']:.2f} ({score['signature']})")

@@ -31,11 +31,16 @@ def how_to_read(results: Results) -> str:
     seconds = sum(record.get("wall_seconds") or 0 for record in results.records)
     return (
         f"{len(results.records)} trials, {over}, on {', '.join(devices)}, "
-        f"{seconds / 3600:.1f} hours of trials in all (several ran beside each other). Score: "
+        f"{_duration(seconds)} of trials in all (several may have run beside each other). Score: "
         f"`{results.signature}`. ▲ and ▼: better and worse than what it is compared with, in every "
         "seed, and more than chance would explain (paired bootstrap over the test sentences, "
         "p < 0.05)."
     )
+
+
+def _duration(seconds: float) -> str:
+    hours, minutes = seconds / 3600, seconds / 60
+    return f"{hours:.1f} hours" if hours >= 1 else f"{minutes:.1f} minutes"
 
 
 def verdicts(results: Results) -> list[str]:

@@ -10,6 +10,7 @@ from multibranch.study.results import CellResult, Results
 
 # Stand-ins that become the page's colours in the SVG text.
 INK, LINE = "#010203", "#040506"
+STYLES = {"scratch": ":", "pretrained": ":", "continued": "--", "proximal": "-"}
 PALETTE = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bbbbbb")
 
 
@@ -70,19 +71,26 @@ def _figure(draw: Callable[[Any], None], *, x: str, y: str, panels: int = 1) -> 
         "legend.fontsize": 8.5,
     }
     with matplotlib.rc_context(style):
-        figure, axes = plt.subplots(
-            1, panels, figsize=(4.1 * panels + 2.2, 3.5), squeeze=False, sharey=True
-        )
+        across = min(panels, 3)
+        down = -(-panels // across)
+        size = (6.6 if panels == 1 else 3.6 * across + 1.2, 3.3 * down)
+        figure, grid = plt.subplots(down, across, figsize=size, squeeze=False, sharey=True)
         figure.patch.set_alpha(0)
-        for place, one in enumerate(axes[0]):
+        axes = list(grid.flat)
+        for place, one in enumerate(axes):
             one.patch.set_alpha(0)
             one.set_xlabel(x)
-            if place == 0:
+            if place % across == 0:
                 one.set_ylabel(y)
-        draw(axes[0] if panels > 1 else axes[0][0])
-        handles, labels = axes[0][-1].get_legend_handles_labels()
-        if len(labels) > 1:
-            axes[0][-1].legend(handles, labels, loc="center left", bbox_to_anchor=(1.01, 0.5))
+            one.set_visible(place < panels)
+        draw(axes if panels > 1 else axes[0])
+        found: dict[str, Any] = {}
+        for one in axes:
+            handles, labels = one.get_legend_handles_labels()
+            found |= dict(zip(labels, handles))
+        if len(found) > 1:
+            last = axes[across - 1]
+            last.legend(found.values(), found.keys(), loc="upper left", bbox_to_anchor=(1.01, 1.0))
         figure.tight_layout()
         buffer = io.StringIO()
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
@@ -141,8 +149,10 @@ def _score_by_rate(cells: Sequence[CellResult], results: Results) -> str | None:
         for lines in panels.values()
         for family in lines.values()
         for cell in family
-        if cell.mean >= 0.8 * best
+        if cell.mean >= 0.94 * best
     )
+
+    one_each = _one_line_each(panels)
 
     def draw(axes: Any) -> None:
         for axis, (name, lines) in zip([axes] if len(panels) == 1 else axes, panels.items()):
@@ -156,6 +166,7 @@ def _score_by_rate(cells: Sequence[CellResult], results: Results) -> str | None:
                     linewidth=1.6,
                     capsize=2,
                     label=label,
+                    color=_colour(family[0]) if one_each else None,
                 )
             control = next((results.find(f[0].experiment.continued) for f in lines.values()), None)
             if control is not None:
@@ -184,6 +195,8 @@ def _similarity(cells: Sequence[CellResult], results: Results) -> str | None:
     if not panels:
         return None
 
+    one_each = _one_line_each(panels)
+
     def draw(axes: Any) -> None:
         for axis, (name, lines) in zip([axes] if len(panels) == 1 else axes, panels.items()):
             for label, family in sorted(lines.items()):
@@ -194,6 +207,7 @@ def _similarity(cells: Sequence[CellResult], results: Results) -> str | None:
                     marker="o",
                     markersize=4,
                     label=label,
+                    color=_colour(family[0]) if one_each else None,
                 )
                 axis.set_xticks(sorted(rates))
             axis.set_title(name, fontsize=10)
@@ -208,7 +222,9 @@ def _curves(cells: Sequence[CellResult], results: Results) -> str | None:
         one = cell.experiment
         if one.start == "pruned" or not any(len(r["curve"]) > 1 for r in cell.records):
             continue
-        kind = (one.start, one.branches)
+        if one.branches == 1 and one.drop_branch:  # the baseline is what others are held against
+            continue
+        kind = (one.start, one.branches, one.r_drop)
         if kind not in chosen or cell.mean > chosen[kind].mean:
             chosen[kind] = cell
     if not chosen:
@@ -226,9 +242,13 @@ def _curves(cells: Sequence[CellResult], results: Results) -> str | None:
                 math.exp(sum(curve[place][2] for curve in curves) / len(curves))
                 for place in range(length)
             ]
-            second = cell.experiment.start in ("continued", "proximal")
             axis.plot(
-                updates, values, linewidth=1.5, label=_short(cell), linestyle="-" if second else ":"
+                updates,
+                values,
+                linewidth=1.5,
+                label=_short(cell),
+                color=_colour(cell),
+                linestyle=STYLES[cell.experiment.start],
             )
             ends.append(min(values))
         axis.set_ylim(min(ends) * 0.97, min(ends) * 1.9)
@@ -245,6 +265,7 @@ def _pruned(cells: Sequence[CellResult], results: Results) -> str | None:
             name = f"$N_a={one.branches}$, ρ={one.drop_branch:g}, " + (
                 "proximal" if one.before == "proximal" else "from scratch"
             )
+            name += f", R-Drop {one.r_drop:g}" if one.r_drop else ""
             points = lines.setdefault(name, [])
             points.append((one.keep, cell.mean, cell.deviation or 0))
             if parent is not None:
@@ -264,6 +285,19 @@ def _pruned(cells: Sequence[CellResult], results: Results) -> str | None:
     return _figure(draw, x="branches kept", y=_metric(results))
 
 
+def _colour(cell: CellResult) -> str:
+    """One colour for each N_a, in every figure."""
+    return PALETTE[(cell.experiment.branches - 1) % len(PALETTE)]
+
+
+def _one_line_each(panels: dict[str, dict[str, list[CellResult]]]) -> bool:
+    """Whether no panel has two lines of the same N_a, so that it can give them their colours."""
+    return all(
+        len({family[0].experiment.branches for family in lines.values()}) == len(lines)
+        for lines in panels.values()
+    )
+
+
 def _short(cell: CellResult) -> str:
     one = cell.experiment
     if one.branches == 1:
@@ -272,7 +306,8 @@ def _short(cell: CellResult) -> str:
         name = f"MAT $N_a={one.branches}$, " + (
             "proximal" if one.start == "proximal" else "from scratch"
         )
-    return f"{name}, ρ={one.drop_branch:g}" if one.drop_branch else name
+    name += f", ρ={one.drop_branch:g}" if one.drop_branch else ""
+    return f"{name}, R-Drop {one.r_drop:g}" if one.r_drop else name
 
 
 def _metric(results: Results) -> str:

@@ -164,5 +164,5 @@ def mean_and_deviation(values: Sequence[float]) -> tuple[float, float | None]:
 
 def signed(value: float) -> str:
     """+0.52 or −0.10, with a minus that is as wide as the plus."""
-    text = f"{value:+.2f}"
+    text = f"{round(value, 2) + 0.0:+.2f}"  # the sum makes −0.0 a plain 0
     return ("−" if text[0] == "-" else "+") + text[1:]

@@ -74,7 +74,7 @@ class Queue:
         self.storage = storage
         self.experiments = list(experiments)
         self.lease = lease
-        self.worker = f"{_machine()}:{os.getpid()}:{time.time_ns()}"
+        self.worker = worker_name()
         self._seen: dict[int, tuple[Any, float]] = {}
         self._beats = 0
         self.study_id = self._study(name)
@@ -188,8 +188,7 @@ class Queue:
 
     def _is_gone(self, trial: Any) -> bool:
         lease = trial.user_attrs.get("lease")
-        machine, process = ((lease or {}).get("worker") or ":0").rsplit(":", 2)[:2]
-        if lease and machine == _machine() and not _alive(int(process)):
+        if lease and is_known_dead(lease["worker"]):
             return True
         now = time.monotonic()
         beat = None if lease is None else (lease["worker"], lease["beat"])
@@ -258,6 +257,17 @@ def _value(record: dict[str, Any]) -> float:
     """A trial's value: the score on the validation set, by which models may be chosen."""
     valid = record.get("valid_bleu") or {}
     return float(max(valid.values(), default=record.get("valid_score", 0.0)))
+
+
+def worker_name() -> str:
+    """A name that tells this process from all others, here and elsewhere."""
+    return f"{_machine()}:{os.getpid()}:{time.time_ns()}"
+
+
+def is_known_dead(worker: str) -> bool:
+    """Whether a worker ran on this machine and runs no more; of other machines nothing is known."""
+    machine, process, _ = worker.rsplit(":", 2)
+    return machine == _machine() and not _alive(int(process))
 
 
 def _machine() -> str:

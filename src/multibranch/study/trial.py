@@ -58,7 +58,7 @@ def run_trial(bench: Bench, experiment: Experiment, *, watch: Watch | None = Non
     done = read_record(folder)
     if done is not None:
         return done
-    with _claimed(folder):
+    with claimed(folder):
         done = read_record(folder)  # by whoever held it until now
         if done is not None:
             return done
@@ -265,7 +265,7 @@ def tidy(folder: Path, *, model: bool = False) -> None:
 
 
 @contextmanager
-def _claimed(folder: Path) -> Iterator[None]:
+def claimed(folder: Path) -> Iterator[None]:
     """Hold the trial until the end, or until this process ends in whatever way."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with (folder.parent / f".{folder.name}.lock").open("w") as lock:
