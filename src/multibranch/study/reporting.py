@@ -112,12 +112,14 @@ def _references(bench: Bench, record: dict[str, Any], tell: Tell) -> list[str]:
 
 def write_recorded(path: Path, results: Results) -> None:
     """The study as one JSON file without any sentence of a corpus."""
+    drivers = [record["driver"] for record in results.records if record.get("driver")]
     content = {
         "study": results.study.name,
         "title": results.study.title,
         "version": __version__,
         "metric": results.study.metric,
         "signature": results.signature,
+        "drivers": list(dict.fromkeys(drivers)),
         "comparisons": results.comparisons,
         "trials": [_slim(record) for record in results.records],
     }
@@ -151,6 +153,8 @@ def import_trials(bench: Bench, folder: str | Path, *, url: str, tell: Tell) -> 
     """Score recorded trials and put them in the storage; how many were new, and how many not."""
     place = Path(folder)
     found, texts = read_trials(place)
+    summary = place / "summary.json"
+    driver = json.loads(summary.read_text("utf-8"))["command"] if summary.is_file() else None
     names = {corpus.name for corpus in bench.study.corpora}
     cells = {experiment.cell for experiment in bench.study.experiments(seeds=1)}
     queue = Queue(open_storage(url), bench.study.name, [])
@@ -164,7 +168,7 @@ def import_trials(bench: Bench, folder: str | Path, *, url: str, tell: Tell) -> 
             write_lines(target / HYPOTHESES, texts[record["key"]])
         data = None if record.get("task") == "understanding" else bench.open(experiment)
         record = scored({**record, "study": bench.study.name}, target, data)
-        record["command"] = bench.command(experiment)
+        record |= {"command": bench.command(experiment), "driver": driver}
         target.mkdir(parents=True, exist_ok=True)
         write_json(target / RECORD, record)
         if queue.add_done(record, experiment.group):
