@@ -38,6 +38,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--lease", type=float, default=60.0, metavar="SECONDS", help="silence after which a worker "
         "counts as gone and its trial is taken up by another (default: 60)",
     )  # fmt: skip
+    run.add_argument(
+        "--discard-models", action="store_true", help="keep only models that others start from"
+    )
     run.add_argument("--retry-failed", action="store_true", help="try failed experiments again")
     run.add_argument("--json", action="store_true", help="print the outcome as JSON")
     report = verbs.add_parser("report", help="write the page and the Markdown file of a study")
@@ -179,7 +182,14 @@ def _run(args: argparse.Namespace) -> int:
     gpu = torch.cuda.is_available() and args.device != "cpu"
     workers = min(args.workers or (4 if gpu else 1), len(experiments))
     threads = max(1, (os.cpu_count() or 1) // workers) if workers > 1 else None
-    job = Work(bench, experiments, _url(args), lease=args.lease, threads=threads)
+    job = Work(
+        bench,
+        experiments,
+        _url(args),
+        lease=args.lease,
+        threads=threads,
+        discard_models=args.discard_models,
+    )
     for experiment in {e.corpus: e for e in experiments}.values():  # once, and before any worker
         if bench.task(experiment) != "understanding":
             bench.open(experiment)

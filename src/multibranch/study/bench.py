@@ -34,7 +34,6 @@ class Bench:
         data: prepared folders by the name of the corpus, where they are not the study file's.
         device: auto, cpu or cuda.
         words: what the command that repeats a trial needs besides the name and the key.
-        keep_models: keep every trained model, not only those that others start from.
     """
 
     study: Study
@@ -42,10 +41,10 @@ class Bench:
     data: dict[str, str] = field(default_factory=dict)
     device: str = "auto"
     words: list[str] = field(default_factory=list)
-    keep_models: bool = True
-    quiet: bool = True
 
     def __post_init__(self) -> None:
+        # A run remembers what it started from; however the folder is named, that is one path.
+        self.output = self.output.absolute()
         self._opened: dict[str, PreparedData] = {}
         self._bases: dict[str, Any] = {}
         self._fingerprints: dict[str, str] = {}

@@ -32,6 +32,7 @@ from multibranch.metrics import multi_bleu
 from multibranch.nn import branch_similarity
 from multibranch.study.bench import Bench
 from multibranch.study.experiment import Experiment
+from multibranch.tasks.translation import validation_score
 from multibranch.training import Config, Trainer
 
 RECORD = "trial.json"
@@ -142,7 +143,8 @@ def _train(
         # One process trains many architectures; what was compiled for another one is in the way.
         torch._dynamo.reset()
         _last_group[0] = experiment.group
-    trainer = Trainer(config, data, watch=watch, quiet=True)
+    score = validation_score(config, data) if config.train.validate_score else None
+    trainer = Trainer(config, data, score=score, watch=watch, quiet=True)
     outcome = trainer.run()
     del trainer
     gc.collect()

@@ -18,7 +18,7 @@ from multibranch.study.experiment import Experiment
 from multibranch.study.order import hopeless, next_experiment
 from multibranch.study.scoring import scored
 from multibranch.study.storage import LEASE, Queue, open_storage
-from multibranch.study.trial import Busy, Stopped, run_trial
+from multibranch.study.trial import Busy, Stopped, run_trial, tidy
 
 POLL = 0.5  # seconds between two looks at a storage that has nothing to take
 Tell = Callable[[str], None]
@@ -33,6 +33,7 @@ class Work:
     url: str
     lease: float = LEASE
     threads: int | None = None
+    discard_models: bool = False  # of what no other experiment starts from
 
     def queue(self) -> Queue:
         return Queue(
@@ -97,7 +98,12 @@ def _run(job: Work, queue: Queue, experiment: Experiment, trial: int) -> dict[st
     except Exception as error:
         queue.failed(trial, f"{type(error).__name__}: {error}")
         return None
-    return record if queue.done(trial, record) else None
+    if not queue.done(trial, record):
+        return None
+    started_from = {e.parent.key for e in job.experiments if e.parent is not None}
+    if job.discard_models and experiment.key not in started_from:
+        tidy(job.bench.folder(experiment), model=True)
+    return record
 
 
 @contextmanager
@@ -131,7 +137,8 @@ def _summary(record: dict[str, Any]) -> str:
     scores = record.get("scores") or {}
     name = next(iter(scores), None)
     score = f"{name} {scores[name]['value']:.2f}, " if name else ""
-    return f"{score}{record.get('updates', 0):,} updates, {record['wall_seconds']:.0f} s"
+    updates = f"{record['updates']:,} updates, " if record.get("updates") else ""
+    return f"{score}{updates}{record['wall_seconds']:.0f} s"
 
 
 # -- Several workers of one command ---------------------------------------------------------------
