@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -38,22 +39,20 @@ def trials_of(url: str, study: Path) -> list[Any]:
     return queue.storage.get_all_trials(queue.study_id)
 
 
-def check_shared(url: str, study: Path, said: list[str], *, only: str = "") -> None:
-    """Both workers took part, everything was done once, the shared stage among it."""
-    experiments = load_study(str(study)).experiments()
-    keys = [e.key for e in choose(experiments, [only] if only else [])]
-    trials = trials_of(url, study)
-    done = [trial for trial in trials if trial.state.name == "COMPLETE"]
-    assert Counter(t.user_attrs["key"] for t in done) == Counter(keys)
-    assert len({t.user_attrs["lease"]["worker"] for t in done}) == len(said)
-    begun = Counter(
-        line.split(" ", 1)[1].split(":")[0]
-        for text in said
-        for line in text.splitlines()
-        if "updates" not in line and ":" in line
-    )
-    assert begun[BASELINE] == 1
-    assert all(begun[key] == 1 for key in keys)
+def check_shared(url: str, file: Path, *, only: str = "") -> None:
+    """Two workers took part, and everything was done once, the shared stage among it."""
+    experiments = choose(load_study(str(file)).experiments(), [only] if only else [])
+    trials = trials_of(url, file)
+    assert {trial.state.name for trial in trials} == {"COMPLETE"}
+    done = Counter(trial.user_attrs["key"] for trial in trials)
+    assert done == Counter(experiment.key for experiment in experiments)
+    assert done[BASELINE] == 1
+    assert len({trial.user_attrs["lease"]["worker"] for trial in trials}) == 2
+
+
+def begun(said: str) -> list[str]:
+    """The keys of the trials that a command says it began."""
+    return re.findall(r"^\S+ (tiny\.\S+): (?:Transformer|MAT)", said, flags=re.MULTILINE)
 
 
 def study(*words: str | Path) -> int:
@@ -70,7 +69,9 @@ def test_two_commands_share_the_trials_of_one_study(
     file, out = write_study(), tmp_path / "out"
     words = ("run", file, "--output", out, "--device", "cpu")
     said = finish(study_command(*words), study_command(*words))
-    check_shared(f"sqlite:///{out}/study.db", file, said)
+    check_shared(f"sqlite:///{out}/study.db", file)
+    keys = [experiment.key for experiment in load_study(str(file)).experiments()]
+    assert sorted(begun(said[0]) + begun(said[1])) == sorted(keys)
     # Done once, it is not done again; and the report has every cell with its command.
     assert study(*words) == 0
     assert capsys.readouterr().err == ""
@@ -176,12 +177,13 @@ def postgresql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         shutil.rmtree(place)
 
 
-def test_two_commands_share_a_postgresql(
-    postgresql: str, write_study: Callable[..., Path], study_command: Start, tmp_path: Path
+def test_two_workers_of_one_command_share_a_postgresql(
+    postgresql: str, write_study: Callable[..., Path], tmp_path: Path
 ) -> None:
     file, out = write_study(), tmp_path / "out"
     words = ("run", file, "--output", out, "--device", "cpu", "--storage", postgresql)
-    words = (*words, "--only", "proximal")
-    said = finish(study_command(*words), study_command(*words))
-    check_shared(postgresql, file, said, only="proximal")
+    assert study(*words, "--only", "proximal", "--workers", "2", "--discard-models") == 0
+    check_shared(postgresql, file, only="proximal")
     assert not list(out.glob("*.db"))
+    models = {path.parent.name.split(".")[1] for path in out.glob("trials/*/model.safetensors")}
+    assert models == {"scratch"}
