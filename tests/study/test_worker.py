@@ -167,7 +167,7 @@ def postgresql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     def call(*words: str) -> None:
         subprocess.run([*prefix, *words], check=True, capture_output=True, timeout=60, cwd=place)
 
-    call(initdb, "-D", f"{place}/data", "-U", "study", "--auth=trust", "--no-sync")
+    call(initdb, "-D", f"{place}/data", "-U", "study", "--auth=trust", "--locale=C", "--no-sync")
     options = f"-k {place} -c listen_addresses='' -c fsync=off"
     call(control, "-D", f"{place}/data", "-w", "-o", options, "-l", f"{place}/log", "start")
     try:

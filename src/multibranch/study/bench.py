@@ -169,7 +169,7 @@ class Bench:
 
     def command(self, experiment: Experiment) -> str:
         """The command that repeats just this trial, with what it starts from."""
-        words = ["multibranch", "study", "run", self.study.name, "--only", experiment.key]
+        words = ["multibranch", "study", "run", self.study.said, "--only", experiment.key]
         return shlex.join([*words, *self.words])
 
 

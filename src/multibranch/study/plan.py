@@ -105,6 +105,7 @@ class Study:
     search: Search = field(default_factory=Search)
     name: str = ""
     path: str = ""
+    said: str = ""  # how the reader named it, for commands that repeat something
 
     @property
     def papers(self) -> list[int]:
@@ -273,7 +274,7 @@ def load_study(name: str) -> Study:
             raise UserError(f"there is no study {name}; {hint}")
         path = files[name]
     study = configuration.load(Study, path)
-    study.name, study.path = path.stem, str(path)
+    study.name, study.path, study.said = path.stem, str(path), name
     return study.check()
 
 
@@ -285,6 +286,7 @@ def _one_table(number: int) -> Study:
         full = [g for g in full if g.encoder_layers is None]
         if full:
             study.grids, study.name = full, f"table-{number}"
+            study.said = study.name
             return study.check()
     raise UserError(f"no study runs table {number} of the paper; `multibranch study list`")
 
