@@ -78,7 +78,8 @@ class Run:
         """How long a trial will take, as far as is known; the first of a group compiles too."""
         if known := self.seconds.get(_kind(experiment)):
             return statistics.median(known)
-        return max((max(known) for known in self.seconds.values()), default=0.0)
+        others = [statistics.median(known) for known in self.seconds.values()]
+        return statistics.median(others) if others else 0.0
 
     def next(self, group: str) -> Job | None:
         """The next trial that would still end in time."""
@@ -131,7 +132,10 @@ def serve(pipe: Any, threads: int) -> None:
     torch.set_num_threads(threads)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process says when to stop
     while True:
-        job = pipe.recv()
+        try:
+            job = pipe.recv()
+        except EOFError:  # the first process is no more
+            return
         if job is None:
             return
         try:
@@ -159,34 +163,48 @@ def start(threads: int) -> Worker:
 def work(run: Run, count: int, threads: int) -> None:
     """Keep the workers busy until there is nothing left to begin."""
     workers = [start(threads) for _ in range(count)]
-    while True:
-        out_of_time = time.monotonic() >= run.deadline
-        for worker in workers:
-            if worker.job is None and not out_of_time:
-                job = run.next(worker.group)
-                if job is not None:
-                    run.states[job.experiment.key] = "running"
-                    worker.job, worker.began = job, time.monotonic()
-                    worker.group = job.experiment.group
-                    worker.pipe.send(job)
-            elif worker.job is not None and out_of_time and not worker.stopping:
-                os.kill(worker.process.pid, signal.SIGTERM)
-                worker.stopping = True
-        busy = [worker for worker in workers if worker.job is not None]
-        if not busy or time.monotonic() > run.deadline + GRACE:
-            break
-        for pipe in multiprocessing.connection.wait([w.pipe for w in busy], timeout=0.5):
-            worker = next(w for w in busy if w.pipe is pipe)
+    try:
+        while True:
             try:
-                answer = worker.pipe.recv()
-            except EOFError:
-                ended = "stopped" if worker.stopping else "failed"
-                answer = (ended, "its process ended")
-            run.take(worker, answer)
-            if answer[0] != "done":
-                workers[workers.index(worker)] = _replaced(worker, threads, out_of_time)
+                if not _turn(run, workers, threads):
+                    return
+            except KeyboardInterrupt:  # as if the time were up; the second one ends it at once
+                if time.monotonic() >= run.deadline:
+                    return
+                run.deadline = time.monotonic()
+    finally:
+        for worker in workers:
+            _end(worker)
+
+
+def _turn(run: Run, workers: list[Worker], threads: int) -> bool:
+    """Give out work, and take what comes back; whether there is more to do."""
+    out_of_time = time.monotonic() >= run.deadline
     for worker in workers:
-        _end(worker)
+        if worker.job is None and not out_of_time:
+            job = run.next(worker.group)
+            if job is not None:
+                run.states[job.experiment.key] = "running"
+                worker.job, worker.began = job, time.monotonic()
+                worker.group = job.experiment.group
+                worker.pipe.send(job)
+        elif worker.job is not None and out_of_time and not worker.stopping:
+            os.kill(worker.process.pid, signal.SIGTERM)
+            worker.stopping = True
+    busy = [worker for worker in workers if worker.job is not None]
+    if not busy or time.monotonic() > run.deadline + GRACE:
+        return False
+    for pipe in multiprocessing.connection.wait([w.pipe for w in busy], timeout=0.5):
+        worker = next(w for w in busy if w.pipe is pipe)
+        try:
+            answer = worker.pipe.recv()
+        except EOFError:
+            ended = "stopped" if worker.stopping else "failed"
+            answer = (ended, "its process ended")
+        run.take(worker, answer)
+        if answer[0] != "done":
+            workers[workers.index(worker)] = _replaced(worker, threads, out_of_time)
+    return True
 
 
 def _replaced(worker: Worker, threads: int, out_of_time: bool) -> Worker:
