@@ -69,6 +69,12 @@ def results() -> Results:
     return Results(study, records, comparisons)
 
 
+@pytest.fixture(scope="module")
+def web(results: Results) -> str:
+    """Its page."""
+    return page(results)
+
+
 def test_a_cell_is_the_mean_of_its_seeds_and_differs_from_both_references(
     results: Results,
 ) -> None:
@@ -113,9 +119,9 @@ def test_our_table_has_the_papers_rows_and_columns(results: Results) -> None:
 
 
 def test_markdown_and_page_have_every_cell_and_the_command_that_repeats_it(
-    results: Results,
+    results: Results, web: str
 ) -> None:
-    text, web = markdown(results), page(results)
+    text = markdown(results)
     assert "| (3,1024) | 3/256/1024 | 31.23 ± 0.10 (+0.52)" in text
     assert "| 35.33 | 35.77 | 35.94 | 35.83 |" in text  # the paper's, in the same row
     assert SIGNATURE in text and SIGNATURE in web
@@ -193,10 +199,10 @@ def open_page() -> Callable:
 
 
 def test_the_page_in_a_browser_on_narrow_and_wide_light_and_dark_screens(
-    results: Results, tmp_path: Path, open_page: Callable
+    web: str, tmp_path: Path, open_page: Callable
 ) -> None:
     path = tmp_path / "page.html"
-    path.write_text(page(results), encoding="utf-8")
+    path.write_text(web, encoding="utf-8")
     light = open_page(path, scheme="light", width=1280)
     dark = open_page(path, scheme="dark", width=420)
     for found, width in ((light, 1280), (dark, 420)):

@@ -36,6 +36,9 @@ def open_storage(url: str) -> Any:
         if url.startswith(name):
             url = "postgresql+psycopg://" + url[len(name) :]
     arguments: dict[str, Any] = {"pool_pre_ping": True}
+    if url.startswith("postgresql+psycopg://"):
+        # A database without an encoding would give bytes for text.
+        arguments["connect_args"] = {"client_encoding": "utf8"}
     if url.startswith("sqlite:///"):
         place = Path(url.removeprefix("sqlite:///"))
         if str(place) not in ("", ":memory:"):
