@@ -93,7 +93,7 @@ def test_a_killed_workers_trial_goes_on_where_it_was_saved(
     tmp_path: Path,
     capsys: pytest.CaptureFixture,
 ) -> None:
-    file, out = write_study(updates=300, every=100), tmp_path / "out"
+    file, out = write_study(updates=150, every=100), tmp_path / "out"
     words = ("run", file, "--device", "cpu", "--only", BASELINE, "--output")
     first = study_command(*words, out)
     deadline = time.monotonic() + 60
@@ -114,7 +114,7 @@ def test_a_killed_workers_trial_goes_on_where_it_was_saved(
     assert trials[1].user_attrs["retry_of"] == 0
     # The first update's record, with its own time, is still the killed worker's.
     assert log.read_text(encoding="utf-8").splitlines()[0] == before
-    assert json.loads((folder / "trial.json").read_text(encoding="utf-8"))["updates"] == 300
+    assert json.loads((folder / "trial.json").read_text(encoding="utf-8"))["updates"] == 150
 
 
 def test_ctrl_c_gives_the_trial_back(

@@ -269,7 +269,8 @@ def load_study(name: str) -> Study:
     if path.suffix not in (".yaml", ".yml"):
         files = study_files()
         if name not in files:
-            close = difflib.get_close_matches(name, list(files), n=1, cutoff=0.4)
+            known = [*files, *(f"table-{table.number}" for table in tables())]
+            close = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
             hint = f"did you mean {close[0]}?" if close else "`multibranch study list` names all"
             raise UserError(f"there is no study {name}; {hint}")
         path = files[name]

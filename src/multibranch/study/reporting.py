@@ -120,7 +120,11 @@ def write_recorded(path: Path, results: Results) -> None:
         "metric": results.study.metric,
         "signature": results.signature,
         "drivers": list(dict.fromkeys(drivers)),
-        "comparisons": results.comparisons,
+        "comparison": _one_signature(results.comparisons),
+        "comparisons": {
+            pair: {name: value for name, value in found.items() if name != "signature"}
+            for pair, found in results.comparisons.items()
+        },
         "trials": [_slim(record) for record in results.records],
     }
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -130,7 +134,14 @@ def write_recorded(path: Path, results: Results) -> None:
     path.write_text(head[:-2] + ',\n "trials": [\n' + trials + "\n ]\n}\n", encoding="utf-8")
 
 
+def _one_signature(comparisons: dict[str, Any]) -> str:
+    """How differences were tested: said once, not for each."""
+    signatures = {found["signature"] for found in comparisons.values() if "signature" in found}
+    return "; ".join(sorted(f"paired bootstrap|{signature}" for signature in signatures))
+
+
 def _slim(record: dict[str, Any]) -> dict[str, Any]:
+    record = {name: value for name, value in record.items() if name != "similarity"}
     curve = record.get("curve") or []
     step = -(-len(curve) // POINTS) if curve else 1
     # The last point stays, whatever the step.

@@ -50,9 +50,9 @@ def open_storage(url: str) -> Any:
         except Exception as error:
             # Two workers that start at once both make the tables; the second need only try again.
             if last:
-                shown = url.split("@")[-1]
+                shown = f"…{url.split('@')[-1]}" if "@" in url else url  # no password is shown
                 what = str(error).splitlines()[0] if str(error) else type(error).__name__
-                raise UserError(f"--storage …{shown} cannot be opened: {what}") from None
+                raise UserError(f"--storage {shown} cannot be opened: {what}") from None
             time.sleep(0.5)
     raise AssertionError
 
