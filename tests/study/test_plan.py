@@ -90,6 +90,18 @@ def test_studies_of_one_recipe_share_folders_and_a_change_of_the_recipe_parts_th
     assert other.config(one).train.warmup == 7
 
 
+def test_a_second_stage_may_have_settings_of_its_own_and_so_has_the_control() -> None:
+    study = load_study("multi30k-small")
+    before = Bench(study=study, output=Path("out"))
+    folders = {e.key: before.folder(e) for e in study.experiments(1)}
+    study.second_settings = {"train.warmup": 99}
+    bench = Bench(study=study, output=Path("out"))
+    for experiment in study.experiments(1):
+        second = experiment.start in ("continued", "proximal")
+        assert bench.config(experiment).train.warmup == (99 if second else 1500)
+        assert (bench.folder(experiment) != folders[experiment.key]) == second
+
+
 def test_without_dropping_there_is_no_kind_of_dropping() -> None:
     both = [load_study(name).experiments(1) for name in ("table-2", "table-12")]
     plain = [{e.key for e in each if e.start == "proximal" and not e.drop_branch} for each in both]

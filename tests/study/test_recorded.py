@@ -20,7 +20,8 @@ BARE = """
 import sys
 class Missing:
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in {"optuna", "sacrebleu", "matplotlib", "sacremoses", "psycopg"}:
+        if name.partition(".")[0] in {"optuna", "sacrebleu", "matplotlib", "sacremoses", "psycopg",
+                                      "transformers", "tree_sitter", "tensorboard", "zstandard"}:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 sys.meta_path.insert(0, Missing())
 """

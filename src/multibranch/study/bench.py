@@ -46,7 +46,7 @@ class Bench:
         # A run remembers what it started from; however the folder is named, that is one path.
         self.output = self.output.absolute()
         self._opened: dict[str, PreparedData] = {}
-        self._bases: dict[str, Any] = {}
+        self._bases: dict[tuple[str, bool], Any] = {}
         self._fingerprints: dict[str, str] = {}
         known = [corpus.name for corpus in self.study.corpora]
         for name in self.data:
@@ -55,26 +55,27 @@ class Bench:
 
     # -- Configurations ---------------------------------------------------------------------
 
-    def _base(self, corpus: Corpus) -> Any:
-        """The configuration that every experiment on a corpus starts from."""
-        if corpus.name not in self._bases:
+    def _base(self, corpus: Corpus, *, second_stage: bool = False) -> Any:
+        """The configuration that every experiment of a stage on a corpus starts from."""
+        if (corpus.name, second_stage) not in self._bases:
+            second = self.study.second_settings if second_stage else {}
             path = find_config(corpus.config or self.study.config)
             understanding = configuration.peek(path, "task") == "understanding"
             words = [
                 f"--{key}={value if isinstance(value, str) else json.dumps(value)}"
-                for key, value in {**self.study.settings, **corpus.settings}.items()
+                for key, value in {**self.study.settings, **corpus.settings, **second}.items()
             ]
             kind = UnderstandingConfig if understanding else Config
             try:
-                self._bases[corpus.name] = configuration.load(kind, path, words)
+                self._bases[corpus.name, second_stage] = configuration.load(kind, path, words)
             except UserError as error:
                 raise UserError(f"{self.study.path}: settings: {error}") from None
-        return self._bases[corpus.name]
+        return self._bases[corpus.name, second_stage]
 
     def config(self, experiment: Experiment) -> Config:
         """The whole configuration of an experiment's training."""
         corpus = self.study.corpus(experiment.corpus)
-        config: Config = self._base(corpus)
+        config: Config = self._base(corpus, second_stage=experiment.second_stage)
         limits = self.study.limits(experiment)
         if limits:  # the base's own limits make way for the study's
             limits = {"max_epochs": None, "max_updates": None, "max_minutes": None, **limits}
@@ -119,7 +120,7 @@ class Bench:
         """Six digits that differ where anything that the result depends on does."""
         if experiment.key not in self._fingerprints:
             corpus = self.study.corpus(experiment.corpus)
-            base = self._base(corpus)
+            base = self._base(corpus, second_stage=experiment.second_stage)
             kept = {
                 key: value
                 for key, value, _ in configuration.differences(base, _NOTHING)

@@ -94,6 +94,11 @@ class Experiment:
         return None
 
     @property
+    def second_stage(self) -> bool:
+        """Whether it goes on training a model that was trained before."""
+        return self.start in ("continued", "proximal")
+
+    @property
     def group(self) -> str:
         """What is compiled alike: trials of one group should follow each other in one process."""
         drops = "drop" if self.drop_branch or self.drop_ffn else "plain"

@@ -102,6 +102,7 @@ class Study:
     length_penalties: list[float] = field(default_factory=list)
     metric: str = "multi_bleu"
     settings: dict = field(default_factory=dict)
+    second_settings: dict = field(default_factory=dict)
     search: Search = field(default_factory=Search)
     name: str = ""
     path: str = ""
@@ -117,7 +118,7 @@ class Study:
 
     def limits(self, experiment: Experiment) -> dict[str, Any]:
         """The keys of `train:` that end this experiment's training."""
-        second = experiment.start in ("continued", "proximal")
+        second = experiment.second_stage
         updates = (self.second_updates if second else None) or self.updates
         minutes = (self.second_minutes if second else None) or self.minutes
         found = {"max_updates": updates, "max_minutes": minutes}
