@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: demo test lint types check slow clean
+.PHONY: demo test lint types check slow results clean
 
 demo: $(INSTALLED)
 	$(BIN)/python -m multibranch demo
@@ -24,6 +24,10 @@ check: $(INSTALLED)
 
 slow: $(INSTALLED)
 	$(BIN)/pytest -m slow
+
+# docs/results.md from the recorded runs in benchmarks/results.
+results: $(INSTALLED)
+	$(BIN)/python benchmarks/results_page.py
 
 # torch is installed alone and pinned: any looser requirement would fetch CUDA builds of gigabytes.
 $(INSTALLED): pyproject.toml constraints.txt

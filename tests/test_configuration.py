@@ -51,6 +51,25 @@ def test_values_and_defaults(tmp_path: Path) -> None:
     assert read(tmp_path, "# nothing\n") == Outer()
 
 
+@dataclass
+class Several:
+    parts: list[Inner] = field(default_factory=list)
+
+
+def test_a_list_of_sections_counts_them_in_its_errors(tmp_path: Path) -> None:
+    path = tmp_path / "some.yaml"
+    path.write_text("parts: [{number: 2}, {many: [4]}]")
+    assert configuration.load(Several, path).parts == [Inner(number=2), Inner(many=[4])]
+    path.write_text("parts: [{number: 2}, {nunber: 4}]")
+    with pytest.raises(
+        UserError, match=r"no key parts\[2\].nunber; did you mean parts\[2\].number"
+    ):
+        configuration.load(Several, path)
+    path.write_text("parts: [3]")
+    with pytest.raises(UserError, match=r"parts\[1\] must be a section of keys"):
+        configuration.load(Several, path)
+
+
 @pytest.mark.parametrize(
     ("text", "value"), [("5e-4", 5e-4), ("1E3", 1e3), ("-2.5e+1", -25.0), ("0.1", 0.1), (".5", 0.5)]
 )

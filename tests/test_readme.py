@@ -17,7 +17,7 @@ from multibranch.training import Config
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
 PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
-CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
+CONFIGS = sorted((ROOT / "configs").glob("**/*.yaml"))
 
 
 def blocks(path: Path, language: str) -> list[str]:

@@ -170,6 +170,13 @@ def _convert(hint: Any, value: Any, *, where: str, name: str) -> Any:
     """`value` as the type `hint`, or a UserError that says what was wanted."""
     if dataclasses.is_dataclass(hint):
         return from_dict(typing.cast(type, hint), value, where=where, prefix=f"{name}.")
+    if typing.get_origin(hint) is list and isinstance(value, list):
+        (inner,) = typing.get_args(hint)
+        if dataclasses.is_dataclass(inner):  # a list of sections, which are counted from 1
+            return [
+                _convert(inner, section, where=where, name=f"{name}[{number}]")
+                for number, section in enumerate(value, 1)
+            ]
     for option in _options(hint):
         fits, converted = _fit(option, value)
         if fits:

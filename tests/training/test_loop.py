@@ -286,3 +286,27 @@ def test_no_validation_pairs_are_an_error_before_training(
     with pytest.raises(UserError, match="no split 'valid'"):
         tiny.run(copied, tmp_path / "run")
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
+
+
+def test_who_watches_sees_every_validation_and_may_end_the_run(
+    toy: Path, tmp_path: Path, tiny: SimpleNamespace
+) -> None:
+    class Enough(Exception):
+        pass
+
+    seen: list[dict] = []
+
+    def watch(record: dict) -> None:
+        seen.append(record)
+        if len(seen) == 3:
+            raise Enough
+
+    config = tiny.config(toy, tmp_path / "run", validate_every=4, max_updates=40)
+    with pytest.raises(Enough):
+        Trainer(config, PreparedData.open(toy), watch=watch, quiet=True).run()
+    assert [record["update"] for record in seen] == [4, 8, 12]
+    assert seen[0]["plain"] == pytest.approx(
+        tiny.records(tmp_path / "run", "validation")[0]["plain"]
+    )
+    # The folder is free again, and the run can go on.
+    assert tiny.run(toy, tmp_path / "run", validate_every=4, max_updates=40).progress.update == 40

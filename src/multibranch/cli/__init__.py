@@ -25,6 +25,7 @@ VERBS = {
     "generate": "write code for a description in natural language",
     "classify": "label lines from standard input with a fine-tuned encoder",
     "evaluate": "score a model on a split of its corpus",
+    "study": "run the paper's tables, or a search, and report them beside the paper's numbers",
     "inspect": "draw the attention of every branch for one sentence",
     "export": "write a model for another engine: CTranslate2 (int8) or ONNX",
 }

@@ -1,4 +1,11 @@
-"""The study: the paper's tables as data and as runnable experiments, with reports side by side."""
+"""The study: the paper's tables as data and as runnable experiments, with reports side by side.
+
+`paper` holds the tables. A study file is read by `plan` into `experiment`s; `bench` gives each its
+configuration and folder, `trial` runs one. `order` says which is next, `storage` keeps them in a
+database with leases, `worker` takes them from it. `scoring` scores translations, `results` sums up,
+`layout`, `markdown`, `plots` and `page` show it, `reporting` puts it together. `searching` goes
+beyond the grid.
+"""
 
 from multibranch.study.architectures import Architecture, architectures, parameters
 from multibranch.study.paper import Cell, Part, Row, Table, cells, experiments, in_text, tables

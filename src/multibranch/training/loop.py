@@ -12,6 +12,7 @@ stopped anywhere ends with the very weights of one that never was.
 
 import time
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from signal import SIGTERM, Signals
 from typing import Any, NamedTuple
@@ -59,13 +60,21 @@ class Trainer:
         config: what to do.
         data: the prepared corpus.
         score: how to score the model on the validation sentences, where the configuration asks.
+        watch: called with the record of every validation; an exception from it ends the run.
         quiet: say nothing.
     """
 
     def __init__(
-        self, config: Config, data: PreparedData, *, score: Score | None = None, quiet: bool = False
+        self,
+        config: Config,
+        data: PreparedData,
+        *,
+        score: Score | None = None,
+        watch: Callable[[dict[str, Any]], None] | None = None,
+        quiet: bool = False,
     ) -> None:
         self.config = config.check()
+        self.watch = watch
         self.train = config.train
         self.data = data
         self.score = score if self.train.validate_score else None
@@ -349,6 +358,8 @@ class Trainer:
             progress.add_snapshot(most=self.train.average)
         if self.processes.first:
             self.keeping.weights(weights, progress, best=better)
+        if self.watch is not None:
+            self.watch(record)
         # Validation is not training: the clock of tokens a second stands still meanwhile.
         self._reported = (self._reported[0] + time.monotonic() - started, self._reported[1])
 

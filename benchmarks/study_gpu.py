@@ -1,0 +1,326 @@
+"""Trials of studies on one GPU within a time, where only PyTorch is: no Optuna, no sacreBLEU.
+
+    python benchmarks/study_gpu.py PREPARED OUT --study multi30k-small --minutes 8 --workers 6
+
+Runs the same trials as `multibranch study run`, in K processes that share the GPU: shared stages
+first, then trials of one architecture after each other, so that each is compiled once. No trial is
+begun that would not end in time; what is at work when the time is up is stopped and left out. OUT
+then holds
+
+    trials.jsonl           one record a line
+    hypotheses.jsonl.gz    the translations of the test set, one trial a line
+    summary.json           the command, what was run, what was left
+
+which `multibranch study import NAME OUT` scores and takes into a storage. Models go to --work.
+"""
+
+import argparse
+import contextlib
+import gzip
+import json
+import multiprocessing
+import multiprocessing.connection
+import os
+import shlex
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from multibranch.errors import UserError
+from multibranch.study.bench import Bench, parse_data
+from multibranch.study.experiment import Experiment
+from multibranch.study.order import next_experiment
+from multibranch.study.plan import choose, load_study
+from multibranch.study.trial import HYPOTHESES, Stopped, device_name, read_lines, run_trial, tidy
+
+GRACE = 20  # seconds that a trial has to stop in when the time is up
+
+
+@dataclass
+class Job:
+    """An experiment to be run, and the study that asks for it."""
+
+    bench: Bench
+    experiment: Experiment
+    keep_model: bool
+
+
+@dataclass
+class Worker:
+    """A process that runs one trial after another."""
+
+    process: Any
+    pipe: Any
+    job: Job | None = None
+    began: float = 0.0
+    group: str = ""
+    stopping: bool = False
+
+
+@dataclass
+class Run:
+    """One call of this program."""
+
+    jobs: dict[str, Job]
+    out: Path
+    deadline: float
+    states: dict[str, str] = field(default_factory=dict)
+    seconds: dict[str, list[float]] = field(default_factory=dict)
+    errors: dict[str, str] = field(default_factory=dict)
+
+    def expected(self, experiment: Experiment) -> float:
+        """How long a trial will take, as far as is known; the first of a group compiles too."""
+        if known := self.seconds.get(_kind(experiment)):
+            return statistics.median(known)
+        others = [statistics.median(known) for known in self.seconds.values()]
+        return statistics.median(others) if others else 0.0
+
+    def next(self, group: str) -> Job | None:
+        """The next trial that would still end in time."""
+        experiments = [job.experiment for job in self.jobs.values()]
+        left = self.deadline - time.monotonic()
+        late = {e.key: "late" for e in experiments if self.expected(e) > left}
+        waiting = {k: v for k, v in late.items() if self.states.get(k, "waiting") == "waiting"}
+        chosen = next_experiment(experiments, {**self.states, **waiting}, group=group)
+        return None if chosen is None else self.jobs[chosen.key]
+
+    def take(self, worker: Worker, answer: tuple[str, Any]) -> None:
+        """Write down what a worker says of its trial."""
+        assert worker.job is not None
+        key, (kind, content) = worker.job.experiment.key, answer
+        took = time.monotonic() - worker.began
+        if kind == "done":
+            self.states[key] = "done"
+            self.seconds.setdefault(_kind(worker.job.experiment), []).append(took)
+            self._write(worker.job, content)
+            bleu = content.get("test_bleu")
+            print(f"{time.strftime('%H:%M:%S')} {key}: {bleu} in {took:.0f} s", flush=True)
+        elif kind == "stopped":
+            self.states[key] = "stopped"
+        else:
+            self.states[key], self.errors[key] = "failed", content
+            print(f"{time.strftime('%H:%M:%S')} {key} failed: {content}", flush=True)
+        worker.job = None
+
+    def _write(self, job: Job, record: dict[str, Any]) -> None:
+        with (self.out / "trials.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(record) + "\n")
+        path = job.bench.folder(job.experiment) / HYPOTHESES
+        if path.is_file():
+            line = json.dumps({"key": record["key"], "lines": read_lines(path)}, ensure_ascii=False)
+            with gzip.open(self.out / "hypotheses.jsonl.gz", "at", encoding="utf-8") as file:
+                file.write(line + "\n")
+
+
+def _kind(experiment: Experiment) -> str:
+    """What trials that take equally long have in common."""
+    second = experiment.start in ("continued", "proximal")
+    stage = "pruned" if experiment.start == "pruned" else "second" if second else "first"
+    return f"{experiment.group} {stage}"
+
+
+def serve(pipe: Any, threads: int) -> None:
+    """A worker's process: run what comes through the pipe."""
+    import torch
+
+    torch.set_num_threads(threads)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process says when to stop
+    while True:
+        try:
+            job = pipe.recv()
+        except EOFError:  # the first process is no more
+            return
+        if job is None:
+            return
+        try:
+            record = run_trial(job.bench, job.experiment)
+            if not job.keep_model:
+                tidy(job.bench.folder(job.experiment), model=True)
+            pipe.send(("done", record))
+        except Stopped:
+            pipe.send(("stopped", None))
+            return
+        except Exception as error:  # the process may be of no use after it
+            pipe.send(("failed", f"{type(error).__name__}: {error}"[:2000]))
+            return
+
+
+def start(threads: int) -> Worker:
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=serve, args=(theirs, threads), daemon=False)
+    process.start()
+    theirs.close()
+    return Worker(process, ours)
+
+
+def work(run: Run, count: int, threads: int) -> None:
+    """Keep the workers busy until there is nothing left to begin."""
+    workers = [start(threads) for _ in range(count)]
+    try:
+        while True:
+            try:
+                if not _turn(run, workers, threads):
+                    return
+            except KeyboardInterrupt:  # as if the time were up; the second one ends it at once
+                if time.monotonic() >= run.deadline:
+                    return
+                run.deadline = time.monotonic()
+    finally:
+        for worker in workers:
+            _end(worker)
+
+
+def _turn(run: Run, workers: list[Worker], threads: int) -> bool:
+    """Give out work, and take what comes back; whether there is more to do."""
+    out_of_time = time.monotonic() >= run.deadline
+    for worker in workers:
+        if worker.job is None and not out_of_time:
+            job = run.next(worker.group)
+            if job is not None:
+                run.states[job.experiment.key] = "running"
+                worker.job, worker.began = job, time.monotonic()
+                worker.group = job.experiment.group
+                worker.pipe.send(job)
+        elif worker.job is not None and out_of_time and not worker.stopping:
+            os.kill(worker.process.pid, signal.SIGTERM)
+            worker.stopping = True
+    busy = [worker for worker in workers if worker.job is not None]
+    if not busy or time.monotonic() > run.deadline + GRACE:
+        return False
+    for pipe in multiprocessing.connection.wait([w.pipe for w in busy], timeout=0.5):
+        worker = next(w for w in busy if w.pipe is pipe)
+        try:
+            answer = worker.pipe.recv()
+        except EOFError:
+            ended = "stopped" if worker.stopping else "failed"
+            answer = (ended, "its process ended")
+        run.take(worker, answer)
+        if answer[0] != "done":
+            workers[workers.index(worker)] = _replaced(worker, threads, out_of_time)
+    return True
+
+
+def _replaced(worker: Worker, threads: int, out_of_time: bool) -> Worker:
+    _end(worker)
+    return worker if out_of_time else start(threads)
+
+
+def _end(worker: Worker) -> None:
+    """End a worker, whatever it does."""
+    with contextlib.suppress(OSError):
+        worker.pipe.send(None)
+    worker.process.join(timeout=0 if worker.job else 5)
+    if worker.process.is_alive():
+        worker.process.kill()
+        worker.process.join()
+
+
+def jobs_of(args: argparse.Namespace) -> dict[str, Job]:
+    """Everything to be run, each after what it starts from."""
+    found: dict[str, Job] = {}
+    for name in args.study:
+        study = load_study(name)
+        if args.updates:
+            study.updates = args.updates
+        if args.second_updates:
+            study.second_updates = args.second_updates
+        data = parse_data(args.prepared, study)
+        builtin = {corpus.name for corpus in study.corpora if corpus.folder is None}
+        bench = Bench(study=study, output=args.work, data=data, device=args.device)
+        experiments = [
+            e for e in study.experiments(args.seeds) if e.corpus in data or e.corpus in builtin
+        ]
+        for experiment in choose(experiments, args.only):
+            other = found.get(experiment.key)
+            if other is None:
+                found[experiment.key] = Job(bench, experiment, args.keep_models)
+            elif other.bench.fingerprint(experiment) != bench.fingerprint(experiment):
+                raise UserError(
+                    f"{experiment.key} is not the same in {name}: run the studies apart"
+                )
+    for job in list(found.values()):
+        if job.experiment.parent is not None:
+            found[job.experiment.parent.key].keep_model = True
+    for job in {(id(j.bench), j.experiment.corpus): j for j in found.values()}.values():
+        if job.bench.task(job.experiment) != "understanding":
+            job.bench.open(job.experiment)  # a built-in corpus is made here, once
+    return found
+
+
+def mps(folder: Path, *, begin: bool) -> bool:
+    """NVIDIA's multi-process service, which lets processes' kernels run beside each other."""
+    control = shutil.which("nvidia-cuda-mps-control")
+    if control is None:
+        print("there is no nvidia-cuda-mps-control here", flush=True)
+        return False
+    folder.mkdir(parents=True, exist_ok=True)
+    os.environ["CUDA_MPS_PIPE_DIRECTORY"] = os.environ["CUDA_MPS_LOG_DIRECTORY"] = str(folder)
+    words = [control, "-d"] if begin else [control]
+    done = subprocess.run(words, input=None if begin else "quit\n", text=True, timeout=30)
+    return done.returncode == 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("prepared", nargs="+", help="prepared folders, or NAME=FOLDER; then OUT")
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--study", nargs="+", required=True, help="studies, which share models")
+    parser.add_argument("--minutes", type=float, required=True)
+    parser.add_argument("--workers", type=int, default=4)
+    parser.add_argument("--only", nargs="+", default=[])
+    parser.add_argument("--seeds", type=int)
+    parser.add_argument("--updates", type=int, help="in place of the study's")
+    parser.add_argument("--second-updates", type=int, help="in place of the study's")
+    parser.add_argument("--work", type=Path, default=Path("runs/study"), help="models go here")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--keep-models", action="store_true", help="also those nothing starts from")
+    parser.add_argument("--mps", action="store_true", help="start NVIDIA's multi-process service")
+    args = parser.parse_args()
+    began = time.monotonic()
+    args.out.mkdir(parents=True, exist_ok=True)
+    threads = max(1, (os.cpu_count() or 1) // args.workers)
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(threads))
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    try:
+        jobs = jobs_of(args)
+    except UserError as error:
+        print(f"study_gpu: {error}", file=sys.stderr)
+        return 2
+    served = args.mps and mps(args.work / ".mps", begin=True)
+    run = Run(jobs, args.out, began + 60 * args.minutes)
+    print(f"{len(jobs)} trials, {args.workers} workers, {args.minutes:g} minutes", flush=True)
+    try:
+        work(run, min(args.workers, len(jobs)), threads)
+    finally:
+        if served:
+            mps(args.work / ".mps", begin=False)
+    done = [key for key, state in run.states.items() if state == "done"]
+    summary = {
+        "command": shlex.join(["python", *sys.argv]),
+        "device": device_name(args.device),
+        "workers": args.workers,
+        "seconds": round(time.monotonic() - began, 1),
+        "done": len(done),
+        "left": [key for key in jobs if run.states.get(key) != "done"],
+        "errors": run.errors,
+        "seconds_by_group": {
+            group: [round(each, 1) for each in group_seconds]
+            for group, group_seconds in run.seconds.items()
+        },
+    }
+    (args.out / "summary.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
+    print(f"{len(done)} of {len(jobs)} trials done in {summary['seconds']} s", flush=True)
+    return 1 if run.errors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,252 @@
+"""Run the paper's tables as experiments, and report them beside the paper's numbers.
+
+  multibranch study list                              what studies there are
+  multibranch study run multi30k-small --workers 4    all of its trials, or what is left of them
+  multibranch study run table-1 --data prepared/iwslt14-de-en --seeds 1
+  multibranch study run multi30k-small --only 'de-en.proximal.3-*.s1'
+  multibranch study report multi30k-small             a page and a Markdown file
+  multibranch study import multi30k-small FOLDER      trials that were recorded elsewhere
+  multibranch study search multi30k-search --trials 30
+
+A study is a file of configs/studies, or one of your own given by its path; table-N is that table of
+the paper at the paper's size. Trials are kept in one storage, by default a SQLite file in the
+output folder. Started twice, on one machine or on many that share a PostgreSQL (--storage), `run`
+shares the work: every trial is taken by one worker, the Transformer that several cells start from
+is trained once, and the trial of a worker that was killed is taken up where its training was saved.
+Ctrl-C saves and gives back what is at work.
+
+Exit status: 0 done, 1 some experiment failed, 2 something to put right, 130 stopped by Ctrl-C.
+"""
+
+import argparse
+from typing import Any
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    verbs = parser.add_subparsers(dest="what", metavar="list|run|report|import|search")
+    verbs.required = True
+    every = verbs.add_parser("list", help="the studies there are, or the experiments of one")
+    every.add_argument("name", nargs="?", metavar="NAME", help="list the experiments of this one")
+    every.add_argument("--seeds", type=int, help="seeds of every cell (default: the study's)")
+    every.add_argument("--json", action="store_true", help="print the list as JSON")
+    run = verbs.add_parser("run", help="run the trials of a study")
+    _add_place(run)
+    _add_choice(run)
+    run.add_argument("--workers", type=int, help="processes (default: 4 on a GPU, 1 on a CPU)")
+    run.add_argument("--device", default="auto", help="auto, cpu or cuda")
+    run.add_argument(
+        "--lease", type=float, default=60.0, metavar="SECONDS", help="silence after which a worker "
+        "counts as gone and its trial is taken up by another (default: 60)",
+    )  # fmt: skip
+    run.add_argument(
+        "--discard-models", action="store_true", help="keep only models that others start from"
+    )
+    run.add_argument("--retry-failed", action="store_true", help="try failed experiments again")
+    run.add_argument("--json", action="store_true", help="print the outcome as JSON")
+    report = verbs.add_parser("report", help="write the page and the Markdown file of a study")
+    _add_place(report)
+    report.add_argument("--from", dest="source", metavar="FILE", help="a recorded study (JSON)")
+    report.add_argument("--html", metavar="FILE", help="default: NAME.html in the output folder")
+    report.add_argument("--markdown", metavar="FILE", help="default: NAME.md beside it")
+    report.add_argument("--record", metavar="FILE", help="write the study down as JSON, no texts")
+    report.add_argument("--json", action="store_true", help="print the cells as JSON")
+    take = verbs.add_parser("import", help="score recorded trials and put them in the storage")
+    _add_place(take)
+    take.add_argument("folder", metavar="FOLDER", help="what benchmarks/study_gpu.py wrote")
+    search = verbs.add_parser("search", help="search beyond the grid: branches and ρ by layer")
+    _add_place(search)
+    search.add_argument("--trials", type=int, help="trials in all (default: the study's)")
+    search.add_argument("--seed", type=int, default=1, help="of the search and of every model")
+    search.add_argument("--device", default="auto", help="auto, cpu or cuda")
+    search.add_argument("--json", action="store_true", help="print the best trials as JSON")
+
+
+def _add_place(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME", help="a study, its file, or table-N")
+    parser.add_argument(
+        "--data",
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="the prepared folder, the folder that holds several, or NAME=DIR for one of them "
+        "(default: where the study's file says)",
+    )
+    parser.add_argument("--output", default="runs/study", help="models, records, storage, reports")
+    parser.add_argument(
+        "--storage", metavar="URL", help="sqlite:///FILE or postgresql://… (default: a SQLite "
+        "file in the output folder)",
+    )  # fmt: skip
+
+
+def _add_choice(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        default=[],
+        metavar="KEY",
+        help="experiments by key or part of one (`study list NAME` shows them), * for anything; "
+        "what they start from is run too",
+    )
+    parser.add_argument("--seeds", type=int, help="seeds of every cell (default: the study's)")
+
+
+def run(args: argparse.Namespace) -> int:
+    actions = {
+        "list": _list,
+        "run": _run,
+        "report": _report,
+        "import": _import,
+        "search": _search,
+    }
+    return actions[args.what](args) or 0
+
+
+def _list(args: argparse.Namespace) -> None:
+    from multibranch.cli.output import print_result
+    from multibranch.errors import UserError
+    from multibranch.study.plan import load_study, study_files
+
+    if args.name is not None:
+        study = load_study(args.name)
+        experiments = study.experiments(args.seeds)
+        if args.json:
+            listed = [{"key": e.key, "model": e.title()} for e in experiments]
+            print_result(listed, as_json=True)
+        else:  # keys are for copying, so that no table may cut them
+            for experiment in experiments:
+                print(f"{experiment.key}  {experiment.title()}")
+        return
+    rows: list[dict[str, Any]] = []
+    for name in study_files():
+        study = load_study(name)
+        row: dict[str, Any] = {"study": name, "title": study.title}
+        row["paper"] = ", ".join(map(str, study.papers)) or None
+        row["experiments"] = len(study.experiments())
+        rows.append(row)
+    if not rows:
+        raise UserError("there is no study here: give the path of a study file, or go to a clone")
+    print_result(rows, as_json=args.json, title="Studies (paper: the tables that they mirror)")
+
+
+def _bench(args: argparse.Namespace) -> Any:
+    """The study with its data and folders."""
+    from pathlib import Path
+
+    from multibranch.study.bench import Bench, parse_data
+    from multibranch.study.plan import load_study
+
+    study = load_study(args.name)
+    words = [word for folder in args.data for word in ("--data", folder)]
+    return Bench(
+        study=study,
+        output=Path(args.output),
+        data=parse_data(args.data, study),
+        device=getattr(args, "device", "auto"),
+        words=words,
+    )
+
+
+def _url(args: argparse.Namespace) -> str:
+    from pathlib import Path
+
+    from multibranch.study.storage import default_url
+
+    return args.storage or default_url(Path(args.output))
+
+
+def _tell(line: str) -> None:
+    import sys
+    import time
+
+    print(f"{time.strftime('%H:%M:%S')} {line}", file=sys.stderr, flush=True)
+
+
+def _run(args: argparse.Namespace) -> int:
+    import os
+
+    import torch
+
+    from multibranch.cli.output import print_result
+    from multibranch.errors import UserError
+    from multibranch.study.plan import choose
+    from multibranch.study.worker import Work, run_workers
+
+    for name in ("seeds", "workers"):
+        value = getattr(args, name)
+        if value is not None and value < 1:
+            raise UserError(f"--{name} must be at least 1")
+    bench = _bench(args)
+    if args.seeds and args.seeds > bench.study.seeds:
+        bench.words += ["--seeds", str(args.seeds)]
+    experiments = choose(bench.study.experiments(args.seeds), args.only)
+    gpu = torch.cuda.is_available() and args.device != "cpu"
+    workers = min(args.workers or (4 if gpu else 1), len(experiments))
+    threads = max(1, (os.cpu_count() or 1) // workers) if workers > 1 else None
+    job = Work(
+        bench,
+        experiments,
+        _url(args),
+        lease=args.lease,
+        threads=threads,
+        discard_models=args.discard_models,
+    )
+    for experiment in {e.corpus: e for e in experiments}.values():  # once, and before any worker
+        if bench.task(experiment) != "understanding":
+            bench.open(experiment)
+    queue = job.queue()
+    if args.retry_failed:
+        queue.forget_failures()
+    counted = run_workers(job, workers, tell=_tell)
+    errors = queue.errors()
+    for key, error in errors.items():
+        _tell(f"{key} failed: {error}")
+    row = {"study": bench.study.name, "experiments": len(experiments), **counted}
+    print_result([row], as_json=args.json, title="Study")
+    return 1 if errors else 0
+
+
+def _report(args: argparse.Namespace) -> None:
+    from multibranch.study.reporting import write_report
+
+    bench = _bench(args)
+    written = write_report(
+        bench,
+        url=_url(args),
+        source=args.source,
+        html=args.html,
+        markdown=args.markdown,
+        record=args.record,
+        tell=_tell,
+    )
+    if args.json:
+        import json
+
+        print(json.dumps(written["cells"], indent=2, ensure_ascii=False))
+    else:
+        for path in written["files"]:
+            print(path)
+
+
+def _import(args: argparse.Namespace) -> None:
+    from multibranch.study.reporting import import_trials
+
+    taken, known = import_trials(_bench(args), args.folder, url=_url(args), tell=_tell)
+    print(f"{taken} trials taken, {known} known already")
+
+
+def _search(args: argparse.Namespace) -> None:
+    import json
+
+    from multibranch.cli.output import print_result
+    from multibranch.study.searching import search
+
+    found = search(_bench(args), url=_url(args), trials=args.trials, seed=args.seed, tell=_tell)
+    if args.json:
+        print(json.dumps(found, indent=2, ensure_ascii=False))
+    else:
+        pruned = f", {found['pruned']} of them pruned early"
+        print_result(
+            found["best"], as_json=False, title=f"Best of {found['trials']} trials{pruned}"
+        )
+        for name, score in found.get("scores", {}).items():
+            print(f"the best on the test set: {name} {score['value']:.2f} ({score['signature']})")

@@ -1,0 +1,220 @@
+"""Where the experiments of a study are run: the data, the folders, and each one's configuration."""
+
+import copy
+import dataclasses
+import hashlib
+import json
+import shlex
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from multibranch import configuration
+from multibranch.data import PreparedData
+from multibranch.errors import UserError
+from multibranch.study.experiment import Experiment
+from multibranch.study.plan import PLACES, Corpus, Study
+from multibranch.tasks.translation import open_data
+from multibranch.tasks.understanding_config import UnderstandingConfig
+from multibranch.training import Config
+from multibranch.training.run_folder import FREE_KEYS
+
+# What does not make a trained model another one, so that studies can share it.
+NOT_PART = {*FREE_KEYS, "train.output", "train.init_from"} - {"train.max_updates"}
+
+
+@dataclass
+class Bench:
+    """A study with its data, at work in a folder.
+
+    Args:
+        study: what to run.
+        output: where trials go: output/trials/KEY-FINGERPRINT. Studies that share an output folder
+            share the models that they have in common.
+        data: prepared folders by the name of the corpus, where they are not the study file's.
+        device: auto, cpu or cuda.
+        words: what the command that repeats a trial needs besides the name and the key.
+    """
+
+    study: Study
+    output: Path
+    data: dict[str, str] = field(default_factory=dict)
+    device: str = "auto"
+    words: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        # A run remembers what it started from; however the folder is named, that is one path.
+        self.output = self.output.absolute()
+        self._opened: dict[str, PreparedData] = {}
+        self._bases: dict[tuple[str, bool], Any] = {}
+        self._fingerprints: dict[str, str] = {}
+        known = [corpus.name for corpus in self.study.corpora]
+        for name in self.data:
+            if name not in known:
+                raise UserError(f"--data {name}=…: the study's corpora are {', '.join(known)}")
+
+    # -- Configurations ---------------------------------------------------------------------
+
+    def _base(self, corpus: Corpus, *, second_stage: bool = False) -> Any:
+        """The configuration that every experiment of a stage on a corpus starts from."""
+        if (corpus.name, second_stage) not in self._bases:
+            second = self.study.second_settings if second_stage else {}
+            path = find_config(corpus.config or self.study.config)
+            understanding = configuration.peek(path, "task") == "understanding"
+            words = [
+                f"--{key}={value if isinstance(value, str) else json.dumps(value)}"
+                for key, value in {**self.study.settings, **corpus.settings, **second}.items()
+            ]
+            kind = UnderstandingConfig if understanding else Config
+            try:
+                self._bases[corpus.name, second_stage] = configuration.load(kind, path, words)
+            except UserError as error:
+                raise UserError(f"{self.study.path}: settings: {error}") from None
+        return self._bases[corpus.name, second_stage]
+
+    def config(self, experiment: Experiment) -> Config:
+        """The whole configuration of an experiment's training."""
+        corpus = self.study.corpus(experiment.corpus)
+        config: Config = self._base(corpus, second_stage=experiment.second_stage)
+        limits = self.study.limits(experiment)
+        if limits:  # the base's own limits make way for the study's
+            limits = {"max_epochs": None, "max_updates": None, "max_minutes": None, **limits}
+        parent = experiment.parent
+        return dataclasses.replace(
+            config,
+            data=dataclasses.replace(config.data, folder=self.data.get(corpus.name, corpus.folder)),
+            model=dataclasses.replace(config.model, **experiment.model()),
+            train=dataclasses.replace(
+                config.train,
+                **limits,
+                seed=experiment.seed,
+                r_drop=experiment.r_drop,
+                device=self.device,
+                output=str(self.folder(experiment)),
+                init_from=None if parent is None else str(self.folder(parent)),
+                tensorboard=False,
+                checkpoint_minutes=min(config.train.checkpoint_minutes, 1.0),
+                keep_checkpoints=1,
+            ),
+        )
+
+    def classifier(self, experiment: Experiment) -> UnderstandingConfig:
+        """The same for an experiment on a pretrained encoder."""
+        corpus = self.study.corpus(experiment.corpus)
+        config: UnderstandingConfig = copy.deepcopy(self._base(corpus))
+        config.data.folder = self.data.get(corpus.name, corpus.folder) or config.data.folder
+        config.model.branches = experiment.branches
+        config.model.drop_branch = experiment.drop_branch
+        config.train.seed = experiment.seed
+        config.train.device = self.device
+        config.train.max_updates = self.study.updates or config.train.max_updates
+        config.train.output = str(self.folder(experiment) / "model")
+        return config
+
+    def task(self, experiment: Experiment) -> str:
+        """translation, code or understanding."""
+        base = self._base(self.study.corpus(experiment.corpus))
+        return "understanding" if isinstance(base, UnderstandingConfig) else str(base.task)
+
+    def fingerprint(self, experiment: Experiment) -> str:
+        """Six digits that differ where anything that the result depends on does."""
+        if experiment.key not in self._fingerprints:
+            corpus = self.study.corpus(experiment.corpus)
+            base = self._base(corpus, second_stage=experiment.second_stage)
+            kept = {
+                key: value
+                for key, value, _ in configuration.differences(base, _NOTHING)
+                if key not in NOT_PART
+            }
+            parent = experiment.parent
+            parts = [
+                experiment.key,
+                kept,
+                self.study.limits(experiment),
+                None if parent is None else self.fingerprint(parent),
+                self._manifest(corpus),
+            ]
+            text = json.dumps(parts, sort_keys=True)
+            digest = hashlib.sha256(text.encode()).hexdigest()
+            self._fingerprints[experiment.key] = digest[:6]
+        return self._fingerprints[experiment.key]
+
+    def _manifest(self, corpus: Corpus) -> str | None:
+        """What tells the data from other data of the same name."""
+        folder = self.data.get(corpus.name, corpus.folder)
+        path = Path(folder or "") / "manifest.json"
+        if folder is None or not path.is_file():
+            return None
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+
+    def folder(self, experiment: Experiment) -> Path:
+        """Where a trial is run; its model directory, once it is done."""
+        return self.output / "trials" / f"{experiment.key}-{self.fingerprint(experiment)}"
+
+    # -- Data -------------------------------------------------------------------------------
+
+    def open(self, experiment: Experiment) -> PreparedData:
+        """The prepared data of an experiment."""
+        name = experiment.corpus
+        if name not in self._opened:
+            config = self.config(experiment)
+            if config.data.folder is not None and not Path(config.data.folder).is_dir():
+                raise UserError(
+                    f"{config.data.folder} is not there: prepare the corpus {name} "
+                    f"(`multibranch prepare`), or say where it is: --data {name}=FOLDER"
+                )
+            # The built-in corpus lies beside the trials, made once for all of them.
+            place = dataclasses.replace(config.train, output=str(self.output / "model"))
+            self._opened[name] = open_data(dataclasses.replace(config, train=place))
+        return self._opened[name]
+
+    def command(self, experiment: Experiment) -> str:
+        """The command that repeats just this trial, with what it starts from."""
+        words = ["multibranch", "study", "run", self.study.said, "--only", experiment.key]
+        return shlex.join([*words, *self.words])
+
+
+def parse_data(said: list[str], study: Study) -> dict[str, str]:
+    """`--data` as given: NAME=FOLDER, or one folder, or the folder that holds them all."""
+    found: dict[str, str] = {}
+    for word in said:
+        name, equals, folder = word.partition("=")
+        if equals:
+            found[name] = folder
+            continue
+        place = Path(word)
+        if len(study.corpora) == 1:
+            corpus = study.corpora[0]
+            inner = place / Path(corpus.folder or corpus.name).name
+            prepared = (place / "manifest.json").is_file() or not inner.is_dir()
+            found[corpus.name] = str(place if prepared else inner)
+            continue
+        for corpus in study.corpora:
+            name = Path(corpus.folder or corpus.name).name
+            if place.name == name and (place / "manifest.json").is_file():
+                found[corpus.name] = str(place)
+            elif (place / name).is_dir():
+                found[corpus.name] = str(place / name)
+        if not found:
+            names = ", ".join(Path(c.folder or c.name).name for c in study.corpora)
+            raise UserError(
+                f"--data {word}: the study has several corpora, and none of the folders {names} is "
+                "there; or give each: --data NAME=FOLDER"
+            )
+    return found
+
+
+def find_config(name: str) -> Path:
+    """A configuration file: as the path says, or beside the study files."""
+    for place in (Path(name), *(folder.parent / Path(name).name for folder in PLACES)):
+        if place.is_file():
+            return place
+    raise UserError(f"there is no configuration file {name}")
+
+
+@dataclass
+class _Nothing:
+    """No configuration at all: what differs from it is everything."""
+
+
+_NOTHING = _Nothing()

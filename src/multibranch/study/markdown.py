@@ -1,0 +1,163 @@
+"""A study's results as Markdown: for a repository, a pull request, docs/results.md."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from multibranch.study.layout import Sheet, command_of, ordered, sheets
+from multibranch.study.results import CellResult, Results, signed
+
+
+def markdown(results: Results, *, level: int = 1) -> str:
+    """The whole report but for the figures."""
+    study = results.study
+    head = "#" * level
+    parts = [f"{head} {study.title}", study.about, study.claims]
+    parts += [how_to_read(results), *verdicts(results)]
+    for sheet in sheets(study, results):
+        parts += [f"{head}# {sheet_title(sheet)}", _sheet(sheet)]
+    parts += [f"{head}# Every cell", cells_table(results)]
+    parts += [f"{head}# Commands", commands(results)]
+    return "\n\n".join(part.strip() for part in parts if part.strip()) + "\n"
+
+
+def how_to_read(results: Results) -> str:
+    """What the numbers are, in a sentence or two."""
+    seeds = sorted({len(cell.records) for cell in results.cells.values()})
+    if seeds in ([], [1]):
+        over = "one seed a cell"
+    else:
+        over = f"mean ± deviation over {' or '.join(map(str, seeds))} seeds a cell"
+    devices = sorted({record["device"] for record in results.records})
+    seconds = sum(record.get("wall_seconds") or 0 for record in results.records)
+    return (
+        f"{len(results.records)} trials, {over}, on {', '.join(devices)}, "
+        f"{_duration(seconds)} of trials in all (several may have run beside each other). Score: "
+        f"`{results.signature}`. ▲ and ▼: better and worse than what it is compared with, in every "
+        "seed, and more than chance would explain (paired bootstrap over the test sentences, "
+        "p < 0.05)."
+    )
+
+
+def _duration(seconds: float) -> str:
+    hours, minutes = seconds / 3600, seconds / 60
+    return f"{hours:.1f} hours" if hours >= 1 else f"{minutes:.1f} minutes"
+
+
+def verdicts(results: Results) -> list[str]:
+    """What came out, whichever way it falls: each corpus's best model against both controls."""
+    said = []
+    for corpus in dict.fromkeys(cell.experiment.corpus for cell in results.cells.values()):
+        mats = [
+            cell
+            for cell in results.cells.values()
+            if cell.experiment.corpus == corpus
+            and cell.experiment.branches > 1
+            and cell.experiment.start in ("scratch", "proximal")
+        ]
+        if not mats:
+            continue
+        # Chosen on the validation set, so that the test set is not what made it the best.
+        best = max(mats, key=_on_validation)
+        line = f"{corpus}: the MAT that is best on the validation set, {best.experiment.title()}, "
+        line += f"has {best}"
+        for name, words in (("baseline", "the baseline"), ("continued", "the baseline continued")):
+            found = best.against.get(name)
+            if found is not None:
+                side = "above" if found.mean >= 0 else "below"
+                tested = (
+                    f" (significant in {found.above + found.below} of {found.tested} seeds)"
+                    if found.tested
+                    else ""
+                )
+                line += f", {abs(found.mean):.2f} {side} {words}{tested}"
+        said.append(line + ".")
+    return said
+
+
+def _on_validation(cell: CellResult) -> float:
+    values = [max((record.get("valid_bleu") or {"": 0.0}).values()) for record in cell.records]
+    return sum(values) / len(values)
+
+
+def sheet_title(sheet: Sheet) -> str:
+    return f"Table {sheet.number} of the paper, on {sheet.corpus}"
+
+
+def _sheet(sheet: Sheet) -> str:
+    """Ours and the paper's in one table, in the paper's layout."""
+    parts = [f"The paper: *{sheet.caption}* Its numbers are those of its own corpus."]
+    for block in sheet.blocks:
+        sign = "ρ=" if sheet.rates else ""
+        columns = [f"{sign}{column}" for column in block.columns]
+        header = ["paper's row", "here", *columns, *(f"paper {c}" for c in columns)]
+        rows = [
+            [
+                line.label,
+                line.ours_label,
+                *(cell_text(cell) for cell in line.ours),
+                *(_paper(cell) for cell in line.paper),
+            ]
+            for line in block.lines
+        ]
+        if block.heading:
+            parts.append(f"**{block.heading}**")
+        parts.append(grid(header, rows))
+    return "\n\n".join(parts)
+
+
+def _paper(cell: Any) -> str:
+    return f"**{cell.printed}**" if cell.bold else str(cell.printed)
+
+
+def cell_text(cell: CellResult | None) -> str:
+    """A score with its difference to the fairest reference there is."""
+    if cell is None:
+        return "–"
+    found = cell.against.get("continued") if cell.experiment.start == "proximal" else None
+    found = found or cell.against.get("baseline")
+    return f"{cell} ({found})" if found is not None else str(cell)
+
+
+def cells_table(results: Results) -> str:
+    """All cells, with both differences."""
+    header = ["model", "corpus", "score", "− baseline", "− continued", "ppl", "cosine"]
+    header += ["parameters", "updates", "seconds", "seeds"]
+    rows = []
+    for cell in ordered(results):
+        similarity, updates = cell.average("mean_similarity"), cell.average("updates")
+        rows.append(
+            [
+                cell.experiment.title(),
+                cell.experiment.corpus,
+                str(cell),
+                *(difference(cell, name) for name in ("baseline", "continued")),
+                "–" if cell.perplexity is None else f"{cell.perplexity:.2f}",
+                "–" if similarity is None else f"{similarity:.3f}",
+                f"{cell.records[0].get('parameters') or 0:,}",
+                "–" if updates is None else f"{updates:,.0f}",
+                f"{cell.average('wall_seconds') or 0:.0f}",
+                ", ".join(map(str, cell.seeds)),
+            ]
+        )
+    return grid(header, rows)
+
+
+def difference(cell: CellResult, name: str) -> str:
+    found = cell.against.get(name)
+    if found is None:
+        return "–"
+    spread = "" if found.deviation is None else f" ± {found.deviation:.2f}"
+    return f"{signed(found.mean)}{spread}{found.mark}"
+
+
+def commands(results: Results) -> str:
+    """One line a cell: what repeats it."""
+    lines = [command_of(cell, results.study) for cell in ordered(results)]
+    return "```sh\n" + "\n".join(dict.fromkeys(lines)) + "\n```"
+
+
+def grid(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table in Markdown."""
+    lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
+    lines += ["| " + " | ".join(row) + " |" for row in rows]
+    return "\n".join(lines)

@@ -1,0 +1,138 @@
+"""A study's results as one self-contained page, for light and dark screens."""
+
+import html
+from importlib import resources
+
+from multibranch.study.layout import Block, Line, Sheet, command_of, ordered, sheets
+from multibranch.study.markdown import difference, how_to_read, sheet_title, verdicts
+from multibranch.study.plots import figures
+from multibranch.study.results import CellResult, Results, signed
+
+_e = html.escape
+
+
+def page(results: Results) -> str:
+    """The whole page."""
+    study = results.study
+    style = resources.files("multibranch.study").joinpath("report.css").read_text("utf-8")
+    parts = [f"<h1>{_e(study.title)}</h1>"]
+    parts += [f"<p>{_e(text)}</p>" for text in (study.about, study.claims) if text]
+    parts += [f'<p class="verdict">{_e(text)}</p>' for text in verdicts(results)]
+    parts.append(f'<p class="soft">{_marked(how_to_read(results))}</p>')
+    for sheet in sheets(study, results):
+        parts.append(_sheet(sheet))
+    drawn = figures(results)
+    if drawn:
+        parts.append("<h2>Figures</h2>")
+    for title, text, svg in drawn:
+        parts.append(
+            f"<figure><figcaption><b>{_e(title)}.</b> {_e(text)}</figcaption>"
+            f'<div class="wide">{svg}</div></figure>'
+        )
+    parts.append(_cells(results))
+    body = "\n".join(parts)
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{_e(study.title)}</title><style>{style}</style></head>"
+        f"<body><main>{body}</main></body></html>\n"
+    )
+
+
+def _marked(text: str) -> str:
+    """Text with `code` in it as HTML."""
+    pieces = _e(text).split("`")
+    return "".join(f"<code>{p}</code>" if i % 2 else p for i, p in enumerate(pieces))
+
+
+def _sheet(sheet: Sheet) -> str:
+    blocks = "".join(_block(block, sheet) for block in sheet.blocks)
+    under = (
+        "Under each score: the difference to the baseline continued where the model started from "
+        "the baseline, else to the baseline itself."
+    )
+    return (
+        f"<section><h2>{_e(sheet_title(sheet))}</h2><p>The paper: <i>{_e(sheet.caption)}</i> Its "
+        f"numbers, on the right, are those of its own corpus. {under}</p>{blocks}</section>"
+    )
+
+
+def _block(block: Block, sheet: Sheet) -> str:
+    sign = "ρ=" if sheet.rates else ""
+    count = len(block.columns)
+    heads = "".join(f"<th>{sign}{_e(column)}</th>" for column in block.columns)
+    paper_heads = heads.replace("<th>", '<th class="paper">', 1)
+    found = [cell for line in block.lines for cell in line.ours if cell is not None]
+    best = max(found, key=lambda cell: cell.mean) if found else None
+    rows = "".join(_line(line, best) for line in block.lines)
+    title = f"<caption>{_e(block.heading)}</caption>" if block.heading else ""
+    return (
+        f'<div class="wide"><table class="sheet">{title}<thead><tr><th></th><th></th>'
+        f'<th colspan="{count}">here</th><th class="paper" colspan="{count}">the paper</th></tr>'
+        f'<tr><th class="left">paper’s row</th><th class="left">here</th>{heads}{paper_heads}</tr>'
+        f"</thead><tbody>{rows}</tbody></table></div>"
+    )
+
+
+def _line(line: Line, best: CellResult | None) -> str:
+    ours = "".join(_ours(cell, best) for cell in line.ours)
+    paper = "".join(
+        f'<td class="{"paper" if place == 0 else ""}{" best" if cell.bold else ""}">'
+        f"{_e(cell.printed)}{'△' if cell.triangle else ''}</td>"
+        for place, cell in enumerate(line.paper)
+    )
+    label = f'<th class="left">{_e(line.label)}</th>'
+    return f'<tr>{label}<td class="left soft">{_e(line.ours_label)}</td>{ours}{paper}</tr>'
+
+
+def _ours(cell: CellResult | None, best: CellResult | None) -> str:
+    if cell is None:
+        return '<td class="soft">–</td>'
+    found = cell.against.get("continued") if cell.experiment.start == "proximal" else None
+    found = found or cell.against.get("baseline")
+    under = ""
+    if found is not None:
+        kind = "up" if found.mark == "▲" else "down" if found.mark == "▼" else "soft"
+        under = f'<div class="{kind}">{signed(found.mean)}{found.mark}</div>'
+    spread = "" if cell.deviation is None else f'<span class="soft"> ±{cell.deviation:.2f}</span>'
+    mark = " best" if cell is best else ""
+    return (
+        f'<td class="number{mark}" title="{_e(cell.cell)}, seeds {cell.seeds}">'
+        f"{cell.mean:.2f}{spread}{under}</td>"
+    )
+
+
+def _cells(results: Results) -> str:
+    """All cells, each with the command that repeats it."""
+    many = len({cell.experiment.corpus for cell in results.cells.values()}) > 1
+    rows = []
+    for cell in ordered(results):
+        similarity, updates = cell.average("mean_similarity"), cell.average("updates")
+        values = [
+            str(cell),
+            difference(cell, "baseline"),
+            difference(cell, "continued"),
+            "–" if cell.perplexity is None else f"{cell.perplexity:.2f}",
+            "–" if similarity is None else f"{similarity:.3f}",
+            f"{(cell.records[0].get('parameters') or 0) / 1e6:.1f}M",
+            "–" if updates is None else f"{updates:,.0f}",
+            f"{cell.average('wall_seconds') or 0:.0f}",
+            str(len(cell.seeds)),
+        ]
+        where = f' <span class="soft">{_e(cell.experiment.corpus)}</span>' if many else ""
+        numbers = "".join(f'<td class="number">{_e(value)}</td>' for value in values)
+        rows.append(
+            f'<tr><td class="left">{_e(cell.experiment.title())}{where}</td>{numbers}</tr>'
+            f'<tr class="command"><td colspan="{len(values) + 1}">'
+            f"<code>{_e(command_of(cell, results.study))}</code></td></tr>"
+        )
+    heads = ["score", "− baseline", "− continued", "ppl", "cosine", "size", "updates", "seconds"]
+    shown = "".join(f"<th>{_e(head)}</th>" for head in [*heads, "seeds"])
+    return (
+        "<section><h2>Every cell, and the command that repeats it</h2>"
+        '<p class="soft">Differences are means over the seeds that both have, ± their deviation. '
+        "ppl: perplexity on the validation set. cosine: between the weights of two branches. "
+        "seconds: of one trial, from start to scores.</p>"
+        f'<div class="wide"><table class="cells"><thead><tr><th class="left">model</th>{shown}</tr>'
+        f"</thead><tbody>{''.join(rows)}</tbody></table></div></section>"
+    )

@@ -1,0 +1,324 @@
+"""A study file: which experiments, on which data, beside which tables of the paper.
+
+The files lie in configs/studies. A grid either is a table of the paper, each of whose cells becomes
+an experiment (at the paper's size, or made smaller by factors), or lists values whose every
+combination is one.
+"""
+
+import difflib
+import itertools
+import re
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, Literal
+
+from multibranch import configuration
+from multibranch.errors import UserError
+from multibranch.study.experiment import Experiment, normalised
+from multibranch.study.paper import Cell, Table, tables
+
+# Where study files are looked for: here, and in the clone that the package was installed from.
+PLACES = (Path("configs/studies"), Path(__file__).resolve().parents[3] / "configs" / "studies")
+
+
+@dataclass
+class Corpus:
+    """Data that a study's experiments are run on.
+
+    name: how keys, --only and --data call it.
+    folder: the prepared folder; null is the built-in corpus.
+    stands_for: tasks of the paper whose cells are run on it; where not given, the one of its name.
+    config: the configuration that experiments on it start from, where it is not the study's.
+    settings: further keys, as section.key.
+    """
+
+    name: str
+    folder: str | None = None
+    stands_for: list[str] | None = None
+    config: str | None = None
+    settings: dict = field(default_factory=dict)
+
+
+@dataclass
+class Grid:
+    """Experiments: those of a table of the paper, or all combinations of the values listed.
+
+    paper: the number of a table.
+    width_factor, hidden_factor: make the table's models smaller.
+    encoder_layers, decoder_layers: blocks; of a paper's table, in place of its own.
+    """
+
+    paper: int | None = None
+    width_factor: float = 1.0
+    hidden_factor: float = 1.0
+    encoder_layers: int | None = None
+    decoder_layers: int | None = None
+    starts: list[str] = field(default_factory=lambda: ["scratch"])
+    branches: list[int] = field(default_factory=lambda: [1])
+    shapes: list[str] = field(default_factory=list)
+    ffn_branches: list[int] = field(default_factory=lambda: [1])
+    heads: list[int] = field(default_factory=list)
+    drop_branch: list[float] = field(default_factory=lambda: [0.0])
+    drop_kind: list[str] = field(default_factory=lambda: ["branch"])
+    r_drop: list[float] = field(default_factory=lambda: [0.0])
+    keep: list[int] = field(default_factory=list)
+    seeds: int | None = None
+
+
+@dataclass
+class Search:
+    """What `study search` may choose for every layer, and how long it may try."""
+
+    branches: list[int] = field(default_factory=lambda: [1, 2, 3])
+    drop_branch: list[float] = field(default_factory=lambda: [0.0, 0.4])
+    drop_ffn: list[float] = field(default_factory=lambda: [0.0, 0.3])
+    ffn_branches: list[int] = field(default_factory=lambda: [1, 2])
+    drop_kind: list[str] = field(default_factory=lambda: ["branch", "head"])
+    layers_together: int = 1
+    trials: int = 30
+    updates: int | None = None
+    first_trials: int = 8
+    warm_up: int = 2
+
+
+@dataclass
+class Study:
+    """A study file."""
+
+    title: str
+    config: str
+    corpora: list[Corpus]
+    grids: list[Grid]
+    about: str = ""
+    claims: str = ""
+    seeds: int = 3
+    updates: int | None = None
+    second_updates: int | None = None
+    minutes: float | None = None
+    second_minutes: float | None = None
+    continued: bool = True
+    unsaid: Literal["scratch", "proximal"] = "proximal"
+    length_penalties: list[float] = field(default_factory=list)
+    metric: str = "multi_bleu"
+    settings: dict = field(default_factory=dict)
+    second_settings: dict = field(default_factory=dict)
+    search: Search = field(default_factory=Search)
+    name: str = ""
+    path: str = ""
+    said: str = ""  # how the reader named it, for commands that repeat something
+
+    @property
+    def papers(self) -> list[int]:
+        """The tables of the paper that this study mirrors."""
+        return [grid.paper for grid in self.grids if grid.paper is not None]
+
+    def corpus(self, name: str) -> Corpus:
+        return next(corpus for corpus in self.corpora if corpus.name == name)
+
+    def limits(self, experiment: Experiment) -> dict[str, Any]:
+        """The keys of `train:` that end this experiment's training."""
+        second = experiment.second_stage
+        updates = (self.second_updates if second else None) or self.updates
+        minutes = (self.second_minutes if second else None) or self.minutes
+        found = {"max_updates": updates, "max_minutes": minutes}
+        return {name: value for name, value in found.items() if value is not None}
+
+    def experiments(self, seeds: int | None = None) -> list[Experiment]:
+        """Every experiment once, each after the one it starts from, controls included."""
+        found: dict[str, Experiment] = {}
+
+        def add(experiment: Experiment) -> None:
+            if experiment.parent is not None:
+                add(experiment.parent)
+            found.setdefault(experiment.key, experiment)
+
+        for grid in self.grids:
+            for seed in range(1, (seeds or grid.seeds or self.seeds) + 1):
+                for corpus in self.corpora:
+                    for experiment in self._of_grid(grid, corpus, seed):
+                        add(experiment)
+                        if self.continued and experiment.start == "proximal":
+                            add(experiment.continued)
+        return list(found.values())
+
+    def _of_grid(self, grid: Grid, corpus: Corpus, seed: int) -> list[Experiment]:
+        if grid.paper is not None:
+            cells = [cell for cell in table(grid.paper).cells if not cell.cited]
+            made = [self.experiment_of(cell, grid, corpus, seed) for cell in cells]
+            return list(dict.fromkeys(one for one in made if one is not None))
+        return self._product(grid, corpus, seed)
+
+    def experiment_of(self, cell: Cell, grid: Grid, corpus: Corpus, seed: int) -> Experiment | None:
+        """What gives this cell of the paper's its number here; None on another corpus."""
+        if cell.task not in (corpus.stands_for or [corpus.name]) or cell.cited:
+            return None
+        assert cell.branches and cell.width and cell.hidden and cell.heads
+        encoder, decoder = cell.encoder_layers or 0, cell.decoder_layers or 0
+        start = self._start(cell)
+        return normalised(
+            Experiment(
+                corpus=corpus.name,
+                seed=seed,
+                start=start,
+                branches=cell.branches,
+                width=round(cell.width * grid.width_factor),
+                hidden=round(cell.hidden * grid.hidden_factor),
+                ffn_branches=cell.ffn_branches,
+                heads=cell.heads,
+                encoder_layers=grid.encoder_layers or encoder,
+                decoder_layers=grid.decoder_layers or decoder,
+                drop_branch=0.3 if cell.drop_branch is None else cell.drop_branch,
+                drop_kind="head" if cell.drop_kind == "head" else "branch",
+            )
+        )
+
+    def _start(self, cell: Cell) -> Any:
+        if not cell.decoder_layers:
+            return "pretrained"
+        if cell.branches == 1:
+            return "scratch"
+        if cell.proximal is None:
+            return self.unsaid
+        return "proximal" if cell.proximal else "scratch"
+
+    def _product(self, grid: Grid, corpus: Corpus, seed: int) -> list[Experiment]:
+        made = []
+        for start, branches, shape, ffn, heads, rate, kind, r_drop in itertools.product(
+            grid.starts,
+            grid.branches,
+            grid.shapes or ["256/1024"],
+            grid.ffn_branches,
+            grid.heads or [4],
+            grid.drop_branch,
+            grid.drop_kind,
+            grid.r_drop,
+        ):
+            width, _, hidden = shape.partition("/")
+            one = Experiment(
+                corpus=corpus.name,
+                seed=seed,
+                start=start,  # type: ignore[arg-type]
+                branches=1 if start == "continued" else branches,
+                width=int(width),
+                hidden=int(hidden),
+                ffn_branches=ffn,
+                heads=heads,
+                encoder_layers=6 if grid.encoder_layers is None else grid.encoder_layers,
+                decoder_layers=6 if grid.decoder_layers is None else grid.decoder_layers,
+                drop_branch=0.0 if start == "continued" else rate,
+                drop_kind=kind,  # type: ignore[arg-type]
+                r_drop=r_drop,
+            )
+            made.append(normalised(one))
+            if branches > 1 and start in ("scratch", "proximal"):
+                made += [
+                    replace(made[-1], start="pruned", keep=keep, before=start)  # type: ignore[arg-type]
+                    for keep in grid.keep
+                    if keep < branches
+                ]
+        return made
+
+    def check(self) -> "Study":
+        """Refuse what cannot be run, with the key to change; give back the study."""
+        starts = ("scratch", "continued", "proximal", "pretrained")
+        names = [corpus.name for corpus in self.corpora]
+        if not names or not self.grids:
+            raise UserError(f"{self.path}: a study needs at least one corpus and one grid")
+        for name in names:
+            if names.count(name) > 1 or not re.fullmatch(r"[\w+-]+", name):
+                raise UserError(
+                    f"{self.path}: {name!r} must name one corpus, in letters and digits"
+                )
+        for number, grid in enumerate(self.grids, 1):
+            where = f"{self.path}: grids[{number}]"
+            if grid.paper is not None and grid.paper not in range(1, len(tables()) + 1):
+                raise UserError(f"{where}.paper: the paper has tables 1 to {len(tables())}")
+            wrong = [start for start in grid.starts if start not in starts]
+            if wrong:
+                raise UserError(f"{where}.starts: {wrong[0]!r} is none of {', '.join(starts)}")
+            for shape in grid.shapes:
+                if not re.fullmatch(r"\d+/\d+", shape):
+                    raise UserError(f"{where}.shapes: write d/d_h, as in 256/1024, not {shape!r}")
+            kinds = [kind for kind in grid.drop_kind if kind not in ("branch", "head")]
+            if kinds:
+                raise UserError(f"{where}.drop_kind: {kinds[0]!r} is neither branch nor head")
+        if not self.experiments(seeds=1):
+            raise UserError(f"{self.path}: no cell of its tables is for one of its corpora")
+        return self
+
+
+def table(number: int) -> Table:
+    """A table of the paper."""
+    return tables()[number - 1]
+
+
+def study_files() -> dict[str, Path]:
+    """Every study file that there is, by name."""
+    found: dict[str, Path] = {}
+    for place in PLACES:
+        for path in sorted(place.glob("*.yaml")):
+            found.setdefault(path.stem, path)
+    return dict(sorted(found.items()))
+
+
+def load_study(name: str) -> Study:
+    """The study of this name or path; `table-2` is the paper's Table 2, at the paper's size."""
+    if re.fullmatch(r"table-\d+", name):
+        return _one_table(int(name.partition("-")[2]))
+    path = Path(name)
+    if path.suffix not in (".yaml", ".yml"):
+        files = study_files()
+        if name not in files:
+            known = [*files, *(f"table-{table.number}" for table in tables())]
+            close = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
+            hint = f"did you mean {close[0]}?" if close else "`multibranch study list` names all"
+            raise UserError(f"there is no study {name}; {hint}")
+        path = files[name]
+    study = configuration.load(Study, path)
+    study.name, study.path, study.said = path.stem, str(path), name
+    return study.check()
+
+
+def _one_table(number: int) -> Study:
+    """The study that runs one table at the paper's size, cut down to that table."""
+    for file in study_files():
+        study = load_study(file)
+        full = [g for g in study.grids if g.paper == number and g.width_factor == 1]
+        full = [g for g in full if g.encoder_layers is None]
+        if full:
+            study.grids, study.name = full, f"table-{number}"
+            study.said = study.name
+            return study.check()
+    raise UserError(f"no study runs table {number} of the paper; `multibranch study list`")
+
+
+def choose(experiments: list[Experiment], only: list[str]) -> list[Experiment]:
+    """The experiments that the patterns name, with those that they start from.
+
+    A pattern is a key or a part of one, with or without the seed; * and ? stand for anything.
+    """
+    if not only:
+        return experiments
+    chosen: dict[str, Experiment] = {}
+    by_key = {experiment.key: experiment for experiment in experiments}
+    for pattern in only:
+        fitting = [e for e in experiments if _fits(e, pattern)]
+        if not fitting:
+            close = difflib.get_close_matches(pattern, list(by_key), n=1, cutoff=0.3)
+            hint = f"; the nearest is {close[0]}" if close else ""
+            raise UserError(f"--only {pattern}: no experiment of the study fits{hint}")
+        for experiment in fitting:
+            line = [experiment]
+            while line[-1].parent is not None:
+                line.append(line[-1].parent)
+            chosen |= {one.key: one for one in reversed(line)}
+    return [experiment for experiment in experiments if experiment.key in chosen]
+
+
+def _fits(experiment: Experiment, pattern: str) -> bool:
+    if pattern in (experiment.key, experiment.cell):
+        return True
+    if any(sign in pattern for sign in "*?["):
+        return fnmatchcase(experiment.key, pattern) or fnmatchcase(experiment.cell, pattern)
+    return f".{pattern}." in f".{experiment.key}."

@@ -1,0 +1,315 @@
+"""The figures of a report as SVG that takes the page's own colours, light or dark."""
+
+import io
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from multibranch.metrics.score import needed
+from multibranch.study.results import CellResult, Results
+
+# Stand-ins that become the page's colours in the SVG text.
+INK, LINE = "#010203", "#040506"
+STYLES = {"scratch": ":", "pretrained": ":", "continued": "--", "proximal": "-"}
+PALETTE = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bbbbbb")
+
+
+def figures(results: Results) -> list[tuple[str, str, str]]:
+    """(title, explanation, SVG) of every figure that the results have points for."""
+    made = []
+    for corpus in dict.fromkeys(cell.experiment.corpus for cell in results.cells.values()):
+        cells = [cell for cell in results.cells.values() if cell.experiment.corpus == corpus]
+        where = f" ({corpus})" if len(results.study.corpora) > 1 else ""
+        for title, text, draw in (
+            (
+                "Score against ρ",
+                "One line for each N_a; bars are deviations over seeds. Dashed: the baseline "
+                "continued.",
+                _score_by_rate,
+            ),
+            ("Learning curves", "Perplexity on the validation set; means over seeds.", _curves),
+            (
+                "Branch similarity against ρ",
+                "Mean cosine between the weights of two branches of a layer. 1: equal.",
+                _similarity,
+            ),
+            (
+                "Score after pruning",
+                "Score with only some of the branches kept, without training again.",
+                _pruned,
+            ),
+        ):
+            svg = draw(cells, results)
+            if svg is not None:
+                made.append((title + where, text, svg))
+    return made
+
+
+def _figure(draw: Callable[[Any], None], *, x: str, y: str, panels: int = 1) -> str:
+    matplotlib = needed("matplotlib", install="matplotlib", purpose="Drawing a report")
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    style = {
+        "font.family": "sans-serif",
+        "font.sans-serif": ["system-ui", "DejaVu Sans"],
+        "font.size": 10,
+        "svg.fonttype": "none",
+        "svg.hashsalt": "multibranch",
+        "text.color": INK,
+        "axes.labelcolor": INK,
+        "axes.edgecolor": LINE,
+        "xtick.color": INK,
+        "ytick.color": INK,
+        "grid.color": LINE,
+        "axes.grid": True,
+        "axes.axisbelow": True,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.prop_cycle": matplotlib.cycler(color=PALETTE),
+        "legend.frameon": False,
+        "legend.fontsize": 8.5,
+    }
+    with matplotlib.rc_context(style):
+        across = min(panels, 3)
+        down = -(-panels // across)
+        size = (6.6 if panels == 1 else 3.6 * across + 1.2, 3.3 * down)
+        figure, grid = plt.subplots(down, across, figsize=size, squeeze=False, sharey=True)
+        figure.patch.set_alpha(0)
+        axes = list(grid.flat)
+        for place, one in enumerate(axes):
+            one.patch.set_alpha(0)
+            one.set_xlabel(x)
+            if place % across == 0:
+                one.set_ylabel(y)
+            one.set_visible(place < panels)
+        draw(axes if panels > 1 else axes[0])
+        found: dict[str, Any] = {}
+        for one in axes:
+            handles, labels = one.get_legend_handles_labels()
+            found |= dict(zip(labels, handles))
+        if len(found) > 1:
+            last = axes[across - 1]
+            last.legend(found.values(), found.keys(), loc="upper left", bbox_to_anchor=(1.01, 1.0))
+        figure.tight_layout()
+        buffer = io.StringIO()
+        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
+        plt.close(figure)
+    text = buffer.getvalue()
+    text = text[text.index("<svg") :].replace(INK, "currentColor").replace(LINE, "var(--line)")
+    return re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.S)
+
+
+def _families(cells: Sequence[CellResult]) -> dict[tuple, list[CellResult]]:
+    """Cells that differ in ρ alone, by what they share."""
+    found: dict[tuple, list[CellResult]] = {}
+    for cell in cells:
+        one = cell.experiment
+        if one.start in ("scratch", "proximal"):
+            kind = (one.start, one.width, one.hidden * one.ffn_branches, one.drop_kind, one.heads)
+            found.setdefault((*kind, one.r_drop, one.branches, one.ffn_branches), []).append(cell)
+    for family in found.values():
+        family.sort(key=lambda cell: cell.experiment.drop_branch)
+    return found
+
+
+def _panels(cells: Sequence[CellResult]) -> dict[str, dict[str, list[CellResult]]]:
+    """{panel: {line: cells}}: one panel a start and shape, one line a number of branches."""
+    panels: dict[str, dict[str, list[CellResult]]] = {}
+    families = _families(cells)
+    shapes = {(key[1], key[2]) for key in families}
+    for (start, width, hidden, kind, heads, r_drop, branches, ffn), family in families.items():
+        rates = {cell.experiment.drop_branch for cell in family}
+        if len(rates) < 2:
+            continue
+        name = {"scratch": "from scratch", "proximal": "proximal initialisation"}[start]
+        if len(shapes) > 1:
+            name += f", d={width}, d_h={hidden}"
+        line = f"$N_a={branches}$"
+        if any(key[-1] != 1 for key in families):
+            line += f", $N_f={ffn}$"
+        if len({key[4] for key in families}) > 1:
+            line += f", $M={heads}$"
+        if kind == "head":
+            line += ", heads dropped"
+        if r_drop:
+            line += f", R-Drop {r_drop:g}"
+        panels.setdefault(name, {})[line] = family
+    return panels
+
+
+def _score_by_rate(cells: Sequence[CellResult], results: Results) -> str | None:
+    panels = _panels(cells)
+    if not panels:
+        return None
+    # Models that fell apart would flatten all the others: they are named, not drawn to scale.
+    best = max(cell.mean for lines in panels.values() for f in lines.values() for cell in f)
+    low = min(
+        cell.mean - (cell.deviation or 0)
+        for lines in panels.values()
+        for family in lines.values()
+        for cell in family
+        if cell.mean >= 0.94 * best
+    )
+
+    one_each = _one_line_each(panels)
+
+    def draw(axes: Any) -> None:
+        for axis, (name, lines) in zip([axes] if len(panels) == 1 else axes, panels.items()):
+            for label, family in sorted(lines.items()):
+                axis.errorbar(
+                    [cell.experiment.drop_branch for cell in family],
+                    [cell.mean for cell in family],
+                    yerr=[cell.deviation or 0 for cell in family],
+                    marker="o",
+                    markersize=4,
+                    linewidth=1.6,
+                    capsize=2,
+                    label=label,
+                    color=_colour(family[0]) if one_each else None,
+                )
+            control = next((results.find(f[0].experiment.continued) for f in lines.values()), None)
+            if control is not None:
+                axis.axhline(
+                    control.mean, linestyle="--", linewidth=1.2, color=INK, label="continued"
+                )
+            axis.set_title(name, fontsize=10)
+            rates = {c.experiment.drop_branch for f in lines.values() for c in f}
+            axis.set_xticks(sorted(rates))
+            if low < best:
+                axis.set_ylim(low - 0.08 * (best - low) - 0.1, best + 0.15 * (best - low) + 0.1)
+
+    return _figure(draw, x="ρ", y=_metric(results), panels=len(panels))
+
+
+def _similarity(cells: Sequence[CellResult], results: Results) -> str | None:
+    panels = {
+        name: {
+            label: [c for c in family if c.average("mean_similarity") is not None]
+            for label, family in lines.items()
+        }
+        for name, lines in _panels(cells).items()
+    }
+    panels = {n: {k: f for k, f in lines.items() if f} for n, lines in panels.items()}
+    panels = {name: lines for name, lines in panels.items() if lines}
+    if not panels:
+        return None
+
+    one_each = _one_line_each(panels)
+
+    def draw(axes: Any) -> None:
+        for axis, (name, lines) in zip([axes] if len(panels) == 1 else axes, panels.items()):
+            for label, family in sorted(lines.items()):
+                rates = [cell.experiment.drop_branch for cell in family]
+                axis.plot(
+                    rates,
+                    [cell.average("mean_similarity") for cell in family],
+                    marker="o",
+                    markersize=4,
+                    label=label,
+                    color=_colour(family[0]) if one_each else None,
+                )
+                axis.set_xticks(sorted(rates))
+            axis.set_title(name, fontsize=10)
+
+    return _figure(draw, x="ρ", y="cosine between branches", panels=len(panels))
+
+
+def _curves(cells: Sequence[CellResult], results: Results) -> str | None:
+    """The baseline, its continuation, and the best cell of each number of branches and start."""
+    chosen: dict[tuple, CellResult] = {}
+    for cell in cells:
+        one = cell.experiment
+        if one.start == "pruned" or not any(len(r["curve"]) > 1 for r in cell.records):
+            continue
+        if one.branches == 1 and one.drop_branch:  # the baseline is what others are held against
+            continue
+        kind = (one.start, one.branches, one.r_drop)
+        if kind not in chosen or cell.mean > chosen[kind].mean:
+            chosen[kind] = cell
+    if not chosen:
+        return None
+
+    def draw(axis: Any) -> None:
+        import math
+
+        ends = []
+        for cell in chosen.values():
+            curves = [r["curve"] for r in cell.records if len(r["curve"]) > 1]
+            length = min(map(len, curves))
+            updates = [point[0] for point in curves[0][:length]]
+            values = [
+                math.exp(sum(curve[place][2] for curve in curves) / len(curves))
+                for place in range(length)
+            ]
+            axis.plot(
+                updates,
+                values,
+                linewidth=1.5,
+                label=_short(cell),
+                color=_colour(cell),
+                linestyle=STYLES[cell.experiment.start],
+            )
+            ends.append(min(values))
+        axis.set_ylim(min(ends) * 0.97, min(ends) * 1.9)
+
+    return _figure(draw, x="updates of its own stage", y="validation perplexity")
+
+
+def _pruned(cells: Sequence[CellResult], results: Results) -> str | None:
+    lines: dict[str, list[tuple[int, float, float]]] = {}
+    for cell in cells:
+        one = cell.experiment
+        if one.start == "pruned" and one.keep is not None:
+            parent = None if one.parent is None else results.find(one.parent)
+            name = f"$N_a={one.branches}$, ρ={one.drop_branch:g}, " + (
+                "proximal" if one.before == "proximal" else "from scratch"
+            )
+            name += f", R-Drop {one.r_drop:g}" if one.r_drop else ""
+            points = lines.setdefault(name, [])
+            points.append((one.keep, cell.mean, cell.deviation or 0))
+            if parent is not None:
+                whole = (one.branches, parent.mean, parent.deviation or 0)
+                points += [] if whole in points else [whole]
+    if not lines:
+        return None
+
+    def draw(axis: Any) -> None:
+        for label, points in sorted(lines.items()):
+            kept, means, spread = zip(*sorted(points))
+            axis.errorbar(
+                kept, means, yerr=spread, marker="o", markersize=4, capsize=2, label=label
+            )
+        axis.set_xticks(sorted({kept for points in lines.values() for kept, _, _ in points}))
+
+    return _figure(draw, x="branches kept", y=_metric(results))
+
+
+def _colour(cell: CellResult) -> str:
+    """One colour for each N_a, in every figure."""
+    return PALETTE[(cell.experiment.branches - 1) % len(PALETTE)]
+
+
+def _one_line_each(panels: dict[str, dict[str, list[CellResult]]]) -> bool:
+    """Whether no panel has two lines of the same N_a, so that it can give them their colours."""
+    return all(
+        len({family[0].experiment.branches for family in lines.values()}) == len(lines)
+        for lines in panels.values()
+    )
+
+
+def _short(cell: CellResult) -> str:
+    one = cell.experiment
+    if one.branches == 1:
+        name = "Transformer, continued" if one.start == "continued" else "Transformer"
+    else:
+        name = f"MAT $N_a={one.branches}$, " + (
+            "proximal" if one.start == "proximal" else "from scratch"
+        )
+    name += f", ρ={one.drop_branch:g}" if one.drop_branch else ""
+    return f"{name}, R-Drop {one.r_drop:g}" if one.r_drop else name
+
+
+def _metric(results: Results) -> str:
+    names = {"multi_bleu": "BLEU (tokenised)", "bleu": "BLEU", "sentence_bleu": "sentence BLEU"}
+    return names.get(results.study.metric, results.study.metric)

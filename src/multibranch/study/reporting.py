@@ -1,0 +1,207 @@
+"""From a storage, a folder of recorded trials or a recorded file to a report."""
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from multibranch import __version__
+from multibranch.directory import write_json
+from multibranch.errors import UserError
+from multibranch.study.bench import Bench
+from multibranch.study.experiment import Experiment
+from multibranch.study.layout import ordered, row_of
+from multibranch.study.results import Results, references
+from multibranch.study.scoring import Comparisons, scored
+from multibranch.study.storage import Queue, open_storage
+from multibranch.study.trial import HYPOTHESES, RECORD, write_lines
+
+Tell = Callable[[str], None]
+POINTS = 40  # of a learning curve, in a recorded file
+
+
+def write_report(
+    bench: Bench,
+    *,
+    url: str,
+    source: str | None = None,
+    html: str | None = None,
+    markdown: str | None = None,
+    record: str | None = None,
+    tell: Tell,
+) -> dict[str, Any]:
+    """Write the page, the Markdown file and, where asked for, the record; the files and cells."""
+    results = read_recorded(source, bench) if source else from_storage(bench, url, tell)
+    if not results.cells:
+        raise UserError(
+            f"there is no finished trial of {bench.study.name}: start some with `multibranch study "
+            f"run {bench.study.name}`"
+        )
+    from multibranch.study import markdown as text
+    from multibranch.study.page import page
+
+    page_path = Path(html) if html else bench.output / f"{bench.study.name}.html"
+    text_path = Path(markdown) if markdown else page_path.with_suffix(".md")
+    files = []
+    for path, content in ((page_path, page(results)), (text_path, text.markdown(results))):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content, encoding="utf-8")
+        files.append(str(path))
+    if record:
+        write_recorded(Path(record), results)
+        files.append(record)
+    return {"files": files, "cells": [row_of(cell, bench.study) for cell in ordered(results)]}
+
+
+# -- Where results come from --------------------------------------------------------------------
+
+
+def from_storage(bench: Bench, url: str, tell: Tell) -> Results:
+    """Everything that is done, with the comparisons that the translations at hand allow."""
+    queue = Queue(open_storage(url), bench.study.name, [])
+    records = list(queue.records().values())
+    failed = queue.errors()
+    for key, error in failed.items():
+        tell(f"{key} failed: {error}")
+    return Results(bench.study, records, _comparisons(bench, records, tell))
+
+
+def _comparisons(bench: Bench, records: list[dict[str, Any]], tell: Tell) -> dict[str, Any]:
+    """Paired bootstraps of every trial against its references; computed once, then kept."""
+    cache = bench.output / f"significance-{bench.study.name}.json"
+    known = json.loads(cache.read_text(encoding="utf-8")) if cache.is_file() else {}
+    files = {
+        r["key"]: bench.output / "trials" / f"{r['key']}-{r['fingerprint']}" / HYPOTHESES
+        for r in records
+    }
+    wanted = [
+        (record, other.key)
+        for record in records
+        for other in references(Experiment(**record["experiment"])).values()
+        if other.key in files and f"{record['key']} > {other.key}" not in known
+    ]
+    if not wanted:
+        return dict(known)
+    words: dict[str, list[str]] = {}
+    for record, _ in wanted:
+        name = record["experiment"]["corpus"]
+        if name not in words and record.get("task") != "understanding":
+            words[name] = _references(bench, record, tell)
+    comparisons = Comparisons({name: lines for name, lines in words.items() if lines}, known)
+    tell(f"testing {len(wanted)} differences for significance")
+    for record, other in wanted:
+        comparisons.compare(record["key"], other, record["experiment"]["corpus"], files)
+    write_json(cache, comparisons.found)
+    return comparisons.found
+
+
+def _references(bench: Bench, record: dict[str, Any], tell: Tell) -> list[str]:
+    """The tokenised references of a trial's corpus, where it is at hand."""
+    experiment = Experiment(**record["experiment"])
+    try:
+        data = bench.open(experiment)
+    except UserError as error:
+        tell(f"no test for significance on {experiment.corpus}: {error}")
+        return []
+    return [data.text.tokenise(line, "target") for line in data.lines("test", "target")]
+
+
+# -- Recorded files -----------------------------------------------------------------------------
+
+
+def write_recorded(path: Path, results: Results) -> None:
+    """The study as one JSON file without any sentence of a corpus."""
+    drivers = [record["driver"] for record in results.records if record.get("driver")]
+    content = {
+        "study": results.study.name,
+        "title": results.study.title,
+        "version": __version__,
+        "metric": results.study.metric,
+        "signature": results.signature,
+        "drivers": list(dict.fromkeys(drivers)),
+        "comparison": _one_signature(results.comparisons),
+        "comparisons": {
+            pair: {name: value for name, value in found.items() if name != "signature"}
+            for pair, found in results.comparisons.items()
+        },
+        "trials": [_slim(record) for record in results.records],
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # One trial a line, so that a change of one is a change of one line.
+    trials = ",\n".join(json.dumps(trial, ensure_ascii=False) for trial in content.pop("trials"))
+    head = json.dumps(content, indent=1, ensure_ascii=False)
+    path.write_text(head[:-2] + ',\n "trials": [\n' + trials + "\n ]\n}\n", encoding="utf-8")
+
+
+def _one_signature(comparisons: dict[str, Any]) -> str:
+    """How differences were tested: said once, not for each."""
+    signatures = {found["signature"] for found in comparisons.values() if "signature" in found}
+    return "; ".join(sorted(f"paired bootstrap|{signature}" for signature in signatures))
+
+
+def _slim(record: dict[str, Any]) -> dict[str, Any]:
+    record = {name: value for name, value in record.items() if name != "similarity"}
+    curve = record.get("curve") or []
+    step = -(-len(curve) // POINTS) if curve else 1
+    # The last point stays, whatever the step.
+    return {**record, "curve": curve[::-1][::step][::-1]}
+
+
+def read_recorded(path: str | Path, bench: Bench) -> Results:
+    """The results in a recorded file."""
+    try:
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+        return Results(bench.study, content["trials"], content["comparisons"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path} is no recorded study: {error}") from None
+
+
+# -- Trials that were run elsewhere -------------------------------------------------------------
+
+
+def import_trials(bench: Bench, folder: str | Path, *, url: str, tell: Tell) -> tuple[int, int]:
+    """Score recorded trials and put them in the storage; how many were new, and how many not."""
+    place = Path(folder)
+    found, texts = read_trials(place)
+    summary = place / "summary.json"
+    driver = json.loads(summary.read_text("utf-8"))["command"] if summary.is_file() else None
+    names = {corpus.name for corpus in bench.study.corpora}
+    cells = {experiment.cell for experiment in bench.study.experiments(seeds=1)}
+    queue = Queue(open_storage(url), bench.study.name, [])
+    taken = known = 0
+    for record in found:
+        experiment = Experiment(**record["experiment"])
+        if record["experiment"]["corpus"] not in names or experiment.cell not in cells:
+            continue
+        target = bench.output / "trials" / f"{record['key']}-{record['fingerprint']}"
+        if record["key"] in texts:
+            write_lines(target / HYPOTHESES, texts[record["key"]])
+        data = None if record.get("task") == "understanding" else bench.open(experiment)
+        record = scored({**record, "study": bench.study.name}, target, data)
+        record |= {"command": bench.command(experiment), "driver": driver}
+        target.mkdir(parents=True, exist_ok=True)
+        write_json(target / RECORD, record)
+        if queue.add_done(record, experiment.group):
+            taken += 1
+        else:
+            known += 1
+    if not taken + known:
+        raise UserError(f"{folder} holds no trial of the study {bench.study.name}")
+    tell(f"scored with {bench.study.metric}")
+    return taken, known
+
+
+def read_trials(place: Path) -> tuple[list[dict[str, Any]], dict[str, list[str]]]:
+    """The records of trials.jsonl and the translations of hypotheses.jsonl.gz."""
+    try:
+        lines = (place / "trials.jsonl").read_text(encoding="utf-8").splitlines()
+        records = [json.loads(line) for line in lines]
+        texts = {}
+        with gzip.open(place / "hypotheses.jsonl.gz", "rt", encoding="utf-8") as file:
+            for line in file:
+                one = json.loads(line)
+                texts[one["key"]] = one["lines"]
+    except (OSError, ValueError, KeyError) as error:
+        raise UserError(f"{place} holds no recorded trials: {error}") from None
+    return records, texts

@@ -1,0 +1,292 @@
+"""Trials in a database that many workers share: Optuna's storage as a queue with leases.
+
+A trial waits, is taken, and is done or has failed; Optuna changes its state in one transaction, so
+that of two workers only one takes it. Who takes a trial holds it by a lease that is renewed while
+the worker lives. A lease that is not renewed any more is ended by whoever notices: the old trial is
+set to failed, which only one can do, and a new one waits for the same experiment; its training goes
+on from its checkpoint. No worker compares its clock with another's: it watches, by its own clock,
+whether the number in the lease changes.
+"""
+
+import json
+import os
+import socket
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from multibranch.errors import UserError
+from multibranch.metrics.score import needed
+from multibranch.study.experiment import Experiment
+
+LEASE = 60.0  # seconds without renewal after which a worker counts as gone
+
+
+def default_url(output: Path) -> str:
+    return f"sqlite:///{output / 'study.db'}"
+
+
+def open_storage(url: str) -> Any:
+    """Optuna's storage at a URL; tables are made where there are none yet."""
+    optuna = needed("optuna", install="optuna", purpose="A study's storage")
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    # postgresql://… would ask for psycopg2; the driver that comes with us is psycopg 3.
+    for name in ("postgresql://", "postgres://"):
+        if url.startswith(name):
+            url = "postgresql+psycopg://" + url[len(name) :]
+    arguments: dict[str, Any] = {"pool_pre_ping": True}
+    if url.startswith("postgresql+psycopg://"):
+        # A database without an encoding would give bytes for text.
+        arguments["connect_args"] = {"client_encoding": "utf8"}
+    if url.startswith("sqlite:///"):
+        place = Path(url.removeprefix("sqlite:///"))
+        if str(place) not in ("", ":memory:"):
+            place.parent.mkdir(parents=True, exist_ok=True)
+        arguments = {"connect_args": {"timeout": 120}}
+    for last in (False, False, False, True):
+        try:
+            return optuna.storages.RDBStorage(url, engine_kwargs=arguments)
+        except Exception as error:
+            # Two workers that start at once both make the tables; the second need only try again.
+            if last:
+                shown = f"…{url.split('@')[-1]}" if "@" in url else url  # no password is shown
+                what = str(error).splitlines()[0] if str(error) else type(error).__name__
+                raise UserError(f"--storage {shown} cannot be opened: {what}") from None
+            time.sleep(0.5)
+    raise AssertionError
+
+
+class Queue:
+    """The trials of one study in a storage.
+
+    Args:
+        storage: what `open_storage` gives.
+        name: the study's name there.
+        experiments: what is to be run, each after its parent.
+        lease: seconds after which a worker that gives no sign counts as gone.
+    """
+
+    def __init__(
+        self, storage: Any, name: str, experiments: Sequence[Experiment], *, lease: float = LEASE
+    ) -> None:
+        import optuna
+
+        self.optuna = optuna
+        self.state = optuna.trial.TrialState
+        self.storage = storage
+        self.experiments = list(experiments)
+        self.lease = lease
+        self.worker = worker_name()
+        self._seen: dict[int, tuple[Any, float]] = {}
+        self._beats = 0
+        self.study_id = self._study(name)
+
+    def _study(self, name: str) -> int:
+        try:
+            return self.storage.create_new_study(
+                [self.optuna.study.StudyDirection.MAXIMIZE], study_name=name
+            )
+        except self.optuna.exceptions.DuplicatedStudyError:
+            return self.storage.get_study_id_from_name(name)
+
+    # -- Looking ----------------------------------------------------------------------------
+
+    def trials(self) -> dict[str, Any]:
+        """The trial that stands for each experiment, by key.
+
+        Two workers that start at once may both add a trial; the one with the lower number stands.
+        One that failed without a reason of its own lost its worker, and stands for nothing.
+        """
+        found: dict[str, Any] = {}
+        forgotten = self.storage.get_study_user_attrs(self.study_id).get("forgotten", [])
+        for trial in self.storage.get_all_trials(self.study_id, deepcopy=False):
+            key = trial.user_attrs.get("key")
+            lost = trial.state == self.state.FAIL and "error" not in trial.user_attrs
+            if key is not None and not lost and trial.number not in forgotten:
+                found.setdefault(key, trial)
+        return found
+
+    def states(self) -> dict[str, str]:
+        """waiting, running, done or failed, by key."""
+        names = {
+            self.state.WAITING: "waiting",
+            self.state.RUNNING: "running",
+            self.state.COMPLETE: "done",
+            self.state.FAIL: "failed",
+            self.state.PRUNED: "done",
+        }
+        return {key: names[trial.state] for key, trial in self.trials().items()}
+
+    def records(self) -> dict[str, dict[str, Any]]:
+        """The records of everything that is done, by key."""
+        return {
+            key: json.loads(trial.user_attrs["record"])
+            for key, trial in self.trials().items()
+            if trial.state == self.state.COMPLETE and "record" in trial.user_attrs
+        }
+
+    def errors(self) -> dict[str, str]:
+        """Why experiments failed, by key."""
+        return {
+            key: trial.user_attrs["error"]
+            for key, trial in self.trials().items()
+            if trial.state == self.state.FAIL
+        }
+
+    # -- Adding and taking ------------------------------------------------------------------
+
+    def fill(self) -> None:
+        """Have a trial for every experiment."""
+        there = self.trials()
+        for experiment in self.experiments:
+            if experiment.key not in there:
+                self._add(experiment.key, experiment.group)
+
+    def _add(self, key: str, group: str, state: Any = None, **attributes: Any) -> int:
+        state = self.state.WAITING if state is None else state
+        value = attributes.pop("value", None)
+        trial = self.optuna.trial.create_trial(
+            state=state, value=value, user_attrs={"key": key, "group": group, **attributes}
+        )
+        return int(self.storage.create_new_trial(self.study_id, template_trial=trial))
+
+    def take(self, experiment: Experiment) -> int | None:
+        """Take the waiting trial of an experiment; None when somebody else was faster."""
+        trial = self.trials().get(experiment.key)
+        if trial is None or trial.state != self.state.WAITING:
+            return None
+        try:
+            taken = self.storage.set_trial_state_values(trial._trial_id, self.state.RUNNING)
+        except self._finished_errors():
+            return None
+        if not taken:
+            return None
+        self.renew(trial._trial_id)
+        return int(trial._trial_id)
+
+    def renew(self, trial_id: int) -> bool:
+        """Give a sign of life; False when the trial is not ours any more."""
+        self._beats += 1
+        lease = {"worker": self.worker, "beat": self._beats, "at": round(time.time(), 1)}
+        try:
+            self.storage.set_trial_user_attr(trial_id, "lease", lease)
+        except self._finished_errors():
+            return False
+        return True
+
+    def take_back(self) -> list[str]:
+        """End the leases of workers that are gone; the keys of what waits again."""
+        freed = []
+        for key, trial in self.trials().items():
+            if trial.state != self.state.RUNNING or not self._is_gone(trial):
+                continue
+            try:
+                self.storage.set_trial_state_values(trial._trial_id, self.state.FAIL)
+            except self._finished_errors():
+                continue  # it ended after all, or another worker ended its lease
+            self._add(key, trial.user_attrs.get("group", ""), retry_of=trial.number)
+            freed.append(key)
+        return freed
+
+    def _is_gone(self, trial: Any) -> bool:
+        lease = trial.user_attrs.get("lease")
+        if lease and is_known_dead(lease["worker"]):
+            return True
+        now = time.monotonic()
+        beat = None if lease is None else (lease["worker"], lease["beat"])
+        seen, since = self._seen.setdefault(trial._trial_id, (beat, now))
+        if seen != beat:
+            self._seen[trial._trial_id] = (beat, now)
+            return False
+        return now - since > self.lease
+
+    # -- Ending -----------------------------------------------------------------------------
+
+    def done(self, trial_id: int, record: dict[str, Any]) -> bool:
+        """Store what came of a trial; False when the lease had been ended."""
+        try:
+            self.storage.set_trial_user_attr(trial_id, "record", json.dumps(record))
+            return bool(
+                self.storage.set_trial_state_values(trial_id, self.state.COMPLETE, [_value(record)])
+            )
+        except self._finished_errors():
+            return False
+
+    def failed(self, trial_id: int, error: str) -> None:
+        """The experiment itself failed, and would again."""
+        try:
+            self.storage.set_trial_user_attr(trial_id, "error", error)
+            self.storage.set_trial_state_values(trial_id, self.state.FAIL)
+        except self._finished_errors():
+            pass
+
+    def give_back(self, experiment: Experiment, trial_id: int) -> None:
+        """Stop before the end: the experiment waits again."""
+        try:
+            self.storage.set_trial_state_values(trial_id, self.state.FAIL)
+        except self._finished_errors():
+            return
+        self._add(experiment.key, experiment.group)
+
+    def forget_failures(self) -> int:
+        """Let what failed wait again; how many that are."""
+        trials = self.trials()
+        failed = [t for t in trials.values() if t.state == self.state.FAIL]
+        # A finished trial cannot be changed, so the study remembers what counts no more.
+        forgotten = self.storage.get_study_user_attrs(self.study_id).get("forgotten", [])
+        self.storage.set_study_user_attr(
+            self.study_id, "forgotten", [*forgotten, *(trial.number for trial in failed)]
+        )
+        return len(failed)
+
+    def add_done(self, record: dict[str, Any], group: str) -> bool:
+        """Store a record that was made elsewhere; False when the experiment is done already."""
+        there = self.trials().get(record["key"])
+        if there is not None and there.state == self.state.COMPLETE:
+            return False
+        if there is not None:
+            self.storage.set_trial_state_values(there._trial_id, self.state.FAIL)
+        content = json.dumps(record)
+        state = self.state.COMPLETE
+        self._add(record["key"], group, state, record=content, value=_value(record))
+        return True
+
+    def _finished_errors(self) -> tuple[type[Exception], ...]:
+        return (RuntimeError, self.optuna.exceptions.UpdateFinishedTrialError)
+
+
+def _value(record: dict[str, Any]) -> float:
+    """A trial's value: the score on the validation set, by which models may be chosen."""
+    valid = record.get("valid_bleu") or {}
+    return float(max(valid.values(), default=record.get("valid_score", 0.0)))
+
+
+def worker_name() -> str:
+    """A name that tells this process from all others, here and elsewhere."""
+    return f"{_machine()}:{os.getpid()}:{time.time_ns()}"
+
+
+def is_known_dead(worker: str) -> bool:
+    """Whether a worker ran on this machine and runs no more; of other machines nothing is known."""
+    machine, process, _ = worker.rsplit(":", 2)
+    return machine == _machine() and not _alive(int(process))
+
+
+def _machine() -> str:
+    """This machine and its process numbers: in containers, both may differ."""
+    try:
+        space = Path("/proc/self/ns/pid").readlink().name.strip("pid:[]")
+    except OSError:
+        space = ""
+    return f"{socket.gethostname()}/{space}"
+
+
+def _alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

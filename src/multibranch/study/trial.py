@@ -1,0 +1,287 @@
+"""One trial: train an experiment's model, decode with it, and write down what came of it.
+
+    TRIAL/trial.json     the record: settings, scores, learning curve, times, the command
+    TRIAL/test.txt.gz    the tokenised translations of the test set
+    TRIAL/config.json, model.safetensors, …   the model directory
+
+Nothing here needs Optuna, sacreBLEU or matplotlib, so that trials run where only PyTorch is. A
+trial that was stopped or killed goes on where its training was saved; one that is done is read.
+"""
+
+import dataclasses
+import fcntl
+import gc
+import gzip
+import json
+import platform
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from multibranch import __version__
+from multibranch.data import PreparedData
+from multibranch.decoding import Translator
+from multibranch.directory import load_model, write_json
+from multibranch.errors import UserError
+from multibranch.metrics import multi_bleu
+from multibranch.nn import branch_similarity
+from multibranch.study.bench import Bench
+from multibranch.study.experiment import Experiment
+from multibranch.tasks.translation import validation_score
+from multibranch.training import Config, Trainer
+
+RECORD = "trial.json"
+HYPOTHESES = "test.txt.gz"
+CODE_LENGTH = 256  # tokens that generated code has at most, as in tasks.code
+
+Watch = Callable[[dict[str, Any]], None]
+
+
+class Stopped(Exception):
+    """A signal stopped the trial; what was done is saved."""
+
+
+class Busy(Exception):
+    """Another process is at work on this very trial."""
+
+
+_last_group: list[str] = [""]
+
+
+def run_trial(bench: Bench, experiment: Experiment, *, watch: Watch | None = None) -> dict:
+    """Run an experiment, or read what came of it when it was run; give back its record."""
+    folder = bench.folder(experiment)
+    done = read_record(folder)
+    if done is not None:
+        return done
+    with claimed(folder):
+        done = read_record(folder)  # by whoever held it until now
+        if done is not None:
+            return done
+        began = time.monotonic()
+        if bench.task(experiment) == "understanding":
+            from multibranch.study.classifying import run_classifier
+
+            record, lines = run_classifier(bench, experiment)
+        else:
+            record, lines = _run(bench, experiment, watch)
+        record = {
+            "study": bench.study.name,
+            "key": experiment.key,
+            "cell": experiment.cell,
+            "fingerprint": bench.fingerprint(experiment),
+            "experiment": dataclasses.asdict(experiment),
+            "parent": None if experiment.parent is None else experiment.parent.key,
+            "command": bench.command(experiment),
+            **record,
+            "wall_seconds": round(time.monotonic() - began, 2),
+            "device": device_name(bench.device),
+            "torch": str(torch.__version__),
+            "version": __version__,
+            "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        }
+        if lines is not None:
+            write_lines(folder / HYPOTHESES, lines)
+        write_json(folder / RECORD, record)
+        tidy(folder)
+    return record
+
+
+def read_record(folder: Path) -> dict[str, Any] | None:
+    """The record of a trial that is done."""
+    try:
+        found: dict[str, Any] = json.loads((folder / RECORD).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return found
+
+
+def _run(
+    bench: Bench, experiment: Experiment, watch: Watch | None
+) -> tuple[dict[str, Any], list[str]]:
+    data, config = bench.open(experiment), bench.config(experiment)
+    config.data = dataclasses.replace(config.data, folder=str(data.folder))
+    if experiment.start == "pruned":
+        assert experiment.parent is not None
+        source = bench.folder(experiment.parent)
+        trained = _as_pruned(source)
+    else:
+        source = Path(config.train.output)
+        trained = _train(config, data, experiment, watch)
+    model = load_model(source)
+    similarity = branch_similarity(model)
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    if experiment.keep is not None:
+        from multibranch.nn import prune
+
+        kept = prune(model, keep=experiment.keep)
+        parameters = sum(parameter.numel() for parameter in kept.parameters())
+    del model
+    decoded, lines = _decode(bench, experiment, config, data, source)
+    mean = sum(similarity.values()) / len(similarity) if similarity else None
+    record = {
+        "task": config.task,
+        "parameters": parameters,
+        **trained,
+        "similarity": {name: round(value, 5) for name, value in similarity.items()},
+        "mean_similarity": mean if mean is None else round(mean, 5),
+        **decoded,
+    }
+    return record, lines
+
+
+def _train(
+    config: Config, data: PreparedData, experiment: Experiment, watch: Watch | None
+) -> dict[str, Any]:
+    folder = Path(config.train.output)
+    if experiment.group != _last_group[0]:
+        # One process trains many architectures; what was compiled for another one is in the way.
+        torch._dynamo.reset()
+        _last_group[0] = experiment.group
+    score = validation_score(config, data) if config.train.validate_score else None
+    trainer = Trainer(config, data, score=score, watch=watch, quiet=True)
+    outcome = trainer.run()
+    del trainer
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    if outcome.interrupted:
+        raise Stopped(f"stopped after update {outcome.progress.update}")
+    progress = outcome.progress
+    lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    records = [json.loads(line) for line in lines]
+    curve = [
+        [r["update"], _rounded(r["loss"]), _rounded(r["plain"])]
+        for r in records
+        if r["kind"] == "validation"
+    ]
+    averaged = [r["plain"] for r in records if r["kind"] == "averaged"]
+    return {
+        "updates": progress.update,
+        "epochs": progress.epoch,
+        "tokens": progress.tokens,
+        "train_seconds": round(progress.seconds, 2),
+        "validation_loss": _rounded(progress.best_loss),
+        "validation_plain": _rounded(progress.best_plain),
+        "averaged_plain": _rounded(averaged[-1]) if averaged else None,
+        "best_update": progress.best_update,
+        "curve": curve,
+        "ended": outcome.stopped,
+    }
+
+
+def _as_pruned(source: Path) -> dict[str, Any]:
+    """What a pruned model has of the one that it was pruned from."""
+    trained = read_record(source)
+    if trained is None:
+        raise UserError(f"{source} holds no finished trial to prune")
+    names = ("updates", "epochs", "tokens")
+    return {name: trained[name] for name in names} | {"train_seconds": 0.0, "curve": []}
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 5)
+
+
+# -- Decoding -----------------------------------------------------------------------------------
+
+
+def _decode(
+    bench: Bench, experiment: Experiment, config: Config, data: PreparedData, source: Path
+) -> tuple[dict[str, Any], list[str]]:
+    """Translate the test set, with the length penalty that is best on the validation set."""
+    gpu = torch.cuda.is_available() and bench.device != "cpu"
+    keep = experiment.keep
+    translator = Translator.load(
+        source,
+        device="cuda" if gpu else "cpu",
+        branches=None if keep is None else list(range(keep)),
+        precision="float16" if gpu else "float32",
+        cuda_graphs=gpu,
+    )
+    fixed: dict[str, Any] = {"max_length": CODE_LENGTH} if config.task == "code" else {}
+
+    def translate(split: str, penalty: float) -> list[str]:
+        store = data.split(split)
+        sources = [store.source(index).tolist() for index in range(len(store))]
+        options = translator.options(beam=config.decode.beam, length_penalty=penalty, **fixed)
+        found = translator.search(sources, options)
+        ids = [hypotheses[0].ids if hypotheses else () for hypotheses in found]
+        return data.text.decode(ids, side="target", tokenised=True)
+
+    def score(lines: list[str], split: str) -> float:
+        return multi_bleu(lines, _references(data, split)).value
+
+    penalties = bench.study.length_penalties or [config.decode.length_penalty]
+    tuned = {penalty: score(translate("valid", penalty), "valid") for penalty in penalties}
+    best = max(tuned, key=lambda penalty: tuned[penalty])
+    began = time.monotonic()
+    lines = translate("test", best)
+    seconds = time.monotonic() - began
+    reached = multi_bleu(lines, _references(data, "test"))
+    record = {
+        "length_penalty": best,
+        "beam": config.decode.beam,
+        "valid_bleu": {f"{penalty:g}": round(value, 3) for penalty, value in tuned.items()},
+        "test_bleu": round(reached.value, 3),  # until the translations are scored
+        "brevity_penalty": round(reached.details["brevity_penalty"], 4),
+        "decode_seconds": round(seconds, 2),
+        "sentences": len(lines),
+    }
+    return record, lines
+
+
+def _references(data: PreparedData, split: str) -> list[str]:
+    """The references as the vocabulary spells them: what is at hand without any tokeniser."""
+    store = data.split(split)
+    ids = [store.target(index).tolist() for index in range(len(store))]
+    return data.text.decode(ids, side="target", tokenised=True)
+
+
+# -- Files --------------------------------------------------------------------------------------
+
+
+def write_lines(path: Path, lines: list[str]) -> None:
+    """Lines, compressed, and the same bytes for the same lines."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = "".join(line.replace("\n", " ") + "\n" for line in lines)
+    path.write_bytes(gzip.compress(text.encode("utf-8"), mtime=0))
+
+
+def read_lines(path: Path) -> list[str]:
+    text = gzip.decompress(path.read_bytes()).decode("utf-8")
+    return text.removesuffix("\n").split("\n") if text else []
+
+
+def tidy(folder: Path, *, model: bool = False) -> None:
+    """Remove what only training needed, and the model too where nothing starts from it."""
+    for name in ("resume", "best", "last", "averaged", "tensorboard"):
+        shutil.rmtree(folder / name, ignore_errors=True)
+    if model:
+        (folder / "model.safetensors").unlink(missing_ok=True)
+
+
+@contextmanager
+def claimed(folder: Path) -> Iterator[None]:
+    """Hold the trial until the end, or until this process ends in whatever way."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with (folder.parent / f".{folder.name}.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Busy(folder.name) from None
+        except OSError:  # a file system without locks
+            pass
+        yield
+
+
+def device_name(device: str) -> str:
+    """The device that trials run on, for their records."""
+    if device != "cpu" and torch.cuda.is_available():
+        return torch.cuda.get_device_name()
+    return f"{platform.machine()} CPU"

@@ -1,0 +1,224 @@
+"""Workers that take the trials of a study from its storage, one process each."""
+
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from multibranch.errors import UserError
+from multibranch.study.bench import Bench
+from multibranch.study.experiment import Experiment
+from multibranch.study.order import hopeless, next_experiment
+from multibranch.study.scoring import scored
+from multibranch.study.storage import LEASE, Queue, open_storage
+from multibranch.study.trial import Busy, Stopped, run_trial, tidy
+
+POLL = 0.5  # seconds between two looks at a storage that has nothing to take
+Tell = Callable[[str], None]
+
+
+@dataclass
+class Work:
+    """What a worker needs to know; it travels to other processes."""
+
+    bench: Bench
+    experiments: list[Experiment]
+    url: str
+    lease: float = LEASE
+    threads: int | None = None
+    discard_models: bool = False  # of what no other experiment starts from
+
+    def queue(self) -> Queue:
+        return Queue(
+            open_storage(self.url), self.bench.study.name, self.experiments, lease=self.lease
+        )
+
+
+def work(job: Work, *, tell: Tell = lambda line: None) -> dict[str, int]:
+    """Take trials until none is left that this worker could run; how the study stands then."""
+    queue = job.queue()
+    queue.fill()
+    group, trained = "", 0
+    while True:
+        for key in queue.take_back():
+            tell(f"{key}: its worker is gone; taking it up again")
+        queue.fill()
+        states = queue.states()
+        chosen = next_experiment(job.experiments, states, group=group, here=lambda e: _here(job, e))
+        if chosen is None:
+            lost = {experiment.key for experiment in hopeless(job.experiments, states)}
+            open_ones = [e for e in job.experiments if states[e.key] in ("waiting", "running")]
+            if all(e.key in lost for e in open_ones):
+                return count(job, states)
+            if not any(states[e.key] == "running" for e in open_ones):
+                tell("what is left starts from models that lie on another machine")
+                return count(job, states)
+            time.sleep(POLL)
+            continue
+        trial = queue.take(chosen)
+        if trial is None:
+            continue
+        group = chosen.group
+        tell(f"{chosen.key}: {chosen.title()}")
+        record = _run(job, queue, chosen, trial)
+        if record is not None:
+            trained += 1
+            tell(f"{chosen.key}: {_summary(record)}")
+
+
+def _here(job: Work, experiment: Experiment) -> bool:
+    """Whether a shared stage's model lies where this worker can read it."""
+    return (job.bench.folder(experiment) / "config.json").is_file()
+
+
+def _run(job: Work, queue: Queue, experiment: Experiment, trial: int) -> dict[str, Any] | None:
+    try:
+        with _renewed(queue, trial):
+            record = run_trial(job.bench, experiment)
+            data = None if record.get("task") == "understanding" else job.bench.open(experiment)
+            record = scored(record, job.bench.folder(experiment), data)
+    except Busy:
+        # A worker that was taken for gone is still at it: leave it to that one, and look later.
+        queue.give_back(experiment, trial)
+        time.sleep(POLL)
+        return None
+    except (Stopped, KeyboardInterrupt):
+        queue.give_back(experiment, trial)
+        raise KeyboardInterrupt from None
+    except UserError as error:
+        queue.failed(trial, " ".join(str(error).split()))
+        return None
+    except Exception as error:
+        queue.failed(trial, f"{type(error).__name__}: {error}")
+        return None
+    if not queue.done(trial, record):
+        return None
+    started_from = {e.parent.key for e in job.experiments if e.parent is not None}
+    if job.discard_models and experiment.key not in started_from:
+        tidy(job.bench.folder(experiment), model=True)
+    return record
+
+
+@contextmanager
+def _renewed(queue: Queue, trial: int) -> Iterator[None]:
+    """Renew the lease of a trial in the background."""
+    ended = threading.Event()
+
+    def renew() -> None:
+        while not ended.wait(queue.lease / 4):
+            try:
+                if not queue.renew(trial):
+                    return
+            except Exception:  # a storage that does not answer now may answer next time
+                continue
+
+    thread = threading.Thread(target=renew, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def count(job: Work, states: dict[str, str]) -> dict[str, int]:
+    """How many experiments are in which state."""
+    return dict(Counter(states.get(e.key, "waiting") for e in job.experiments))
+
+
+def _summary(record: dict[str, Any]) -> str:
+    scores = record.get("scores") or {}
+    name = next(iter(scores), None)
+    score = f"{name} {scores[name]['value']:.2f}, " if name else ""
+    updates = f"{record['updates']:,} updates, " if record.get("updates") else ""
+    return f"{score}{updates}{record['wall_seconds']:.0f} s"
+
+
+# -- Several workers of one command ---------------------------------------------------------------
+
+
+def run_workers(job: Work, workers: int, *, tell: Tell) -> dict[str, int]:
+    """Run the study with so many processes; how it stands when they have ended."""
+    if workers == 1:
+        with _terminable():
+            return work(job, tell=tell)
+    queue = job.queue()
+    queue.fill()
+    context = multiprocessing.get_context("spawn")
+    processes = [context.Process(target=_main, args=(job,)) for _ in range(workers)]
+    for process in processes:
+        process.start()
+    try:
+        _watch(job, queue, processes, tell)
+    except KeyboardInterrupt:
+        for process in processes:
+            if process.is_alive() and process.pid:
+                os.kill(process.pid, signal.SIGTERM)
+        for process in processes:
+            process.join()
+        raise
+    return count(job, queue.states())
+
+
+def _watch(job: Work, queue: Queue, processes: list[Any], tell: Tell) -> None:
+    """Tell how the study goes while the workers are at it."""
+    with _terminable():
+        before: dict[str, str] = {}
+        while True:
+            alive = [process for process in processes if process.is_alive()]
+            states = queue.states()
+            records = queue.records() if states != before else {}
+            for experiment in job.experiments:
+                key = experiment.key
+                if states.get(key) == before.get(key):
+                    continue
+                if states.get(key) == "running":
+                    tell(f"{key}: {experiment.title()}")
+                elif states.get(key) == "done" and before:
+                    tell(f"{key}: {_summary(records[key])}")
+            before = states
+            if not alive:
+                return
+            for process in alive:
+                process.join(timeout=1.0 / len(alive))
+
+
+def _main(job: Work) -> None:
+    """A worker's process."""
+    if job.threads:
+        import torch
+
+        torch.set_num_threads(job.threads)
+    try:
+        with _terminable():
+            work(job)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except UserError as error:
+        print(f"multibranch study: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """Let SIGTERM end a worker as Ctrl-C does: what it holds is given back."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, frame: Any) -> None:
+        raise KeyboardInterrupt
+
+    before = [(n, signal.signal(n, stop)) for n in (signal.SIGTERM, signal.SIGINT)]
+    try:
+        yield
+    finally:
+        for number, handler in before:
+            signal.signal(number, handler)

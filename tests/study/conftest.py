@@ -1,0 +1,75 @@
+"""A study so small that a trial takes a second, and the corpus for it."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from multibranch.data.builtin import builtin
+
+ROOT = Path(__file__).resolve().parents[2]
+
+TINY = """
+title: Tiny
+config: {root}/configs/builtin.yaml
+corpora: [{{name: tiny, folder: {data}}}]
+seeds: 1
+updates: {updates}
+second_updates: 20
+length_penalties: [1.0]
+settings:
+  train.tokens: 128
+  train.warmup: 4
+  train.learning_rate: 1e-2
+  train.validate_every: {every}
+  train.log_every: 1
+  train.checkpoint_minutes: 0.005
+  train.patience: null
+  train.threads: 1
+  decode.beam: 1
+grids:
+  - {{starts: [scratch], branches: [1], shapes: [16/16], encoder_layers: 1, decoder_layers: 1}}
+  - {{starts: [proximal], branches: [2], shapes: [16/16], encoder_layers: 1, decoder_layers: 1,
+     drop_branch: [0.1, 0.3], keep: [1]}}
+"""
+
+
+@pytest.fixture(scope="session")
+def tiny_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A prepared corpus of 120 pairs."""
+    folder = tmp_path_factory.mktemp("tiny") / "tiny"
+    return builtin("translation", folder, pairs=120, valid=12, test=20, merges=150, jobs=1)
+
+
+@pytest.fixture
+def write_study(tmp_path: Path, tiny_data: Path) -> Callable[..., Path]:
+    """Writes the study's file, for so many updates of a first stage."""
+
+    def write(*, updates: int = 6, every: int = 5) -> Path:
+        path = tmp_path / "tiny.yaml"
+        content = TINY.format(root=ROOT, data=tiny_data, updates=updates, every=every)
+        path.write_text(content, encoding="utf-8")
+        return path
+
+    return write
+
+
+@pytest.fixture
+def study_command() -> Callable[..., subprocess.Popen]:
+    """Starts `multibranch study …` in a process of its own."""
+
+    def start(*words: str | Path) -> subprocess.Popen:
+        environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
+        return subprocess.Popen(
+            [sys.executable, "-m", "multibranch", "study", *map(str, words)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+            cwd=ROOT,
+        )
+
+    return start

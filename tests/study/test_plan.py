@@ -1,0 +1,183 @@
+"""Study files: every one loads, mirrors its tables completely, and names its mistakes."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from multibranch.errors import UserError
+from multibranch.study import cells
+from multibranch.study.bench import Bench, parse_data
+from multibranch.study.experiment import Experiment
+from multibranch.study.plan import choose, load_study, study_files
+from multibranch.study.results import references
+
+NAMES = list(study_files())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_study_loads_and_every_experiment_has_a_configuration(name: str) -> None:
+    study = load_study(name)
+    bench = Bench(study=study, output=Path("runs/study"))
+    experiments = study.experiments(seeds=1)
+    keys = [experiment.key for experiment in experiments]
+    assert len(set(keys)) == len(keys)
+    for place, experiment in enumerate(experiments):
+        if experiment.parent is not None:
+            assert experiment.parent.key in keys[:place]
+        if bench.task(experiment) == "understanding":
+            assert bench.classifier(experiment).model.branches == experiment.branches
+            continue
+        config = bench.config(experiment).check()
+        assert config.model.branches == experiment.branches
+        assert config.model.drop_branch == experiment.drop_branch
+        assert config.train.seed == 1
+        if experiment.parent is not None:
+            assert config.train.init_from == str(bench.folder(experiment.parent))
+
+
+def test_the_studies_together_run_every_table_of_the_paper() -> None:
+    mirrored = {number for name in NAMES for number in load_study(name).papers}
+    assert mirrored == set(range(1, 28))
+
+
+@pytest.mark.parametrize("number", range(1, 28))
+def test_a_table_by_its_number_has_an_experiment_for_every_cell_at_the_papers_size(
+    number: int,
+) -> None:
+    study = load_study(f"table-{number}")
+    experiments = study.experiments(seeds=1)
+    for cell in cells(number):
+        if cell.cited:
+            continue
+        wanted = (cell.branches, cell.width, cell.hidden, cell.ffn_branches, cell.heads)
+        rate = 0.3 if cell.drop_branch is None else cell.drop_branch
+        assert any(
+            (e.branches, e.width, e.hidden, e.ffn_branches, e.heads) == wanted
+            and e.drop_branch == rate
+            and e.corpus == cell.task
+            and (e.drop_kind == cell.drop_kind or not rate)
+            and cell.proximal in (None, e.start in ("proximal", "pretrained"))
+            for e in experiments
+        ), cell
+
+
+def test_one_baseline_serves_all_cells_of_an_architecture_and_each_has_its_control() -> None:
+    experiments = load_study("table-2").experiments(seeds=3)
+    first = [e for e in experiments if e.start == "scratch"]
+    assert sorted((e.hidden, e.seed) for e in first) == [
+        (hidden, seed) for hidden in (1024, 2048) for seed in (1, 2, 3)
+    ]
+    controls = [e for e in experiments if e.start == "continued"]
+    assert len(controls) == len(first)
+    assert len(experiments) == 20 * 3 + 6 + 6
+
+
+def test_studies_of_one_recipe_share_folders_and_a_change_of_the_recipe_parts_them() -> None:
+    small, heads = (
+        Bench(study=load_study(name), output=Path("out"))
+        for name in ("multi30k-small", "multi30k-drop-head")
+    )
+    shared = {e.key: e for e in small.study.experiments(1)}.keys() & {
+        e.key for e in heads.study.experiments(1)
+    }
+    assert len(shared) >= 8
+    one = next(e for e in small.study.experiments(1) if e.key in shared and e.parent)
+    assert small.folder(one) == heads.folder(one)
+    heads.study.settings = {**heads.study.settings, "train.warmup": 7}
+    other = Bench(study=heads.study, output=Path("out"))
+    assert other.folder(one) != small.folder(one)
+    assert other.config(one).train.warmup == 7
+
+
+def test_a_second_stage_may_have_settings_of_its_own_and_so_has_the_control() -> None:
+    study = load_study("multi30k-small")
+    before = Bench(study=study, output=Path("out"))
+    folders = {e.key: before.folder(e) for e in study.experiments(1)}
+    study.second_settings = {"train.warmup": 99}
+    bench = Bench(study=study, output=Path("out"))
+    for experiment in study.experiments(1):
+        second = experiment.start in ("continued", "proximal")
+        assert bench.config(experiment).train.warmup == (99 if second else 1500)
+        assert (bench.folder(experiment) != folders[experiment.key]) == second
+
+
+def test_without_dropping_there_is_no_kind_of_dropping() -> None:
+    both = [load_study(name).experiments(1) for name in ("table-2", "table-12")]
+    plain = [{e.key for e in each if e.start == "proximal" and not e.drop_branch} for each in both]
+    assert plain[0] == plain[1] and len(plain[0]) == 5
+
+
+def test_experiments_are_compared_with_the_baseline_and_its_continuation() -> None:
+    mat = Experiment(corpus="c", seed=2, start="proximal", branches=3, drop_branch=0.3)
+    found = references(mat)
+    assert found["baseline"] == replace(mat, start="scratch", branches=1, drop_branch=0.0)
+    assert found["continued"].start == "continued"
+    assert list(references(found["baseline"])) == ["continued"]
+    pruned = replace(mat, start="pruned", keep=1)
+    assert pruned.parent == mat == references(pruned)["unpruned"]
+    assert pruned.baseline == mat.baseline
+
+
+def test_only_takes_keys_and_parts_and_brings_what_they_start_from() -> None:
+    experiments = load_study("multi30k-small").experiments()
+    key = "de-en.proximal.3-256-1024.m4.l4+4.r0.3.s1"
+    baseline = "de-en.scratch.1-256-1024.m4.l4+4.r0.s1"
+    assert [e.key for e in choose(experiments, [key])] == [baseline, key]
+    assert len(choose(experiments, [key.removesuffix(".s1")])) == 6
+    assert {e.seed for e in choose(experiments, ["s2"])} == {2}
+    assert len(choose(experiments, ["de-en.scratch.1-*.s1"])) == 16
+    with pytest.raises(UserError, match=r"no experiment of the study fits; the nearest is de-en\."):
+        choose(experiments, ["de-en.proximal.3-256-1024.m4.l4+4.r0.9.s1"])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("tittle: x", "there is no key tittle; did you mean title?"),
+        ("grids: [{branch: [1]}]", r"there is no key grids\[1\].branch; did you mean .*branches"),
+        ("grids: [{paper: 28}]", r"grids\[1\].paper: the paper has tables 1 to 27"),
+        ("grids: [{starts: [proximate]}]", "'proximate' is none of scratch"),
+        ("grids: [{shapes: [256x1024]}]", "write d/d_h, as in 256/1024"),
+        ("grids: [{paper: 4}]", "no cell of its tables is for one of its corpora"),
+        ("grids: []", "at least one corpus and one grid"),
+        ("seeds: many", "seeds must be a whole number, not 'many'"),
+    ],
+)
+def test_a_mistake_in_a_study_file_is_named(tmp_path: Path, change: str, message: str) -> None:
+    content = {
+        "title": "title: T",
+        "config": "config: configs/builtin.yaml",
+        "corpora": "corpora: [{name: a}]",
+        "grids": "grids: [{branches: [1]}]",
+    }
+    content[change.split(":")[0]] = change
+    path = tmp_path / "mine.yaml"
+    path.write_text("\n".join(content.values()), encoding="utf-8")
+    with pytest.raises(UserError, match=message):
+        load_study(str(path))
+
+
+def test_a_setting_that_is_none_and_a_study_that_is_none() -> None:
+    study = load_study("builtin")
+    study.settings = {"train.warmupp": 3}
+    with pytest.raises(
+        UserError, match=r"settings: .*--train.warmupp; did you mean --train.warmup"
+    ):
+        Bench(study=study, output=Path("out")).config(study.experiments(1)[0])
+    with pytest.raises(UserError, match=r"did you mean multi30k-small\?"):
+        load_study("multi30k-smal")
+
+
+def test_data_is_found_by_name_by_folder_and_by_what_holds_them_all(tmp_path: Path) -> None:
+    study = load_study("multi30k-small")
+    for name in ("multi30k-de-en", "multi30k-en-de"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "manifest.json").write_text("{}", encoding="utf-8")
+    both = {n: str(tmp_path / f"multi30k-{n}") for n in ("de-en", "en-de")}
+    assert parse_data([str(tmp_path)], study) == both
+    assert parse_data([f"{both['en-de']}"], study) == {"en-de": both["en-de"]}
+    assert parse_data(["en-de=x"], study) == {"en-de": "x"}
+    with pytest.raises(UserError, match="several corpora"):
+        parse_data([str(tmp_path / "none")], study)
+    assert parse_data(["x"], load_study("ted-de-en")) == {"de-en": "x"}

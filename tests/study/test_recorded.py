@@ -1,0 +1,123 @@
+"""Trials recorded where only PyTorch is, and docs/results.md from the records."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from multibranch.cli import main
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# What a bare GPU machine lacks cannot be imported where this is sitecustomize.py.
+BARE = """
+import sys
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {"optuna", "sacrebleu", "matplotlib", "sacremoses", "psycopg",
+                                      "transformers", "tree_sitter", "tensorboard", "zstandard"}:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Missing())
+"""
+
+
+def load(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_trials_of_a_bare_machine_are_scored_and_taken_in(
+    write_study: Callable[..., Path],
+    tiny_data: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture,
+) -> None:
+    file, out = write_study(), tmp_path / "recorded"
+    (tmp_path / "bare").mkdir()
+    (tmp_path / "bare" / "sitecustomize.py").write_text(BARE, encoding="utf-8")
+    path = os.pathsep.join([str(tmp_path / "bare"), str(ROOT / "src")])
+    words = [ROOT / "benchmarks" / "study_gpu.py", f"tiny={tiny_data}", out, "--study", file]
+    words += ["--minutes", "3", "--workers", "1", "--device", "cpu", "--work", tmp_path / "work"]
+    done = subprocess.run(
+        [sys.executable, *map(str, words), "--only", "r0.3"],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert sorted(path.name for path in out.iterdir()) == [
+        "hypotheses.jsonl.gz",
+        "summary.json",
+        "trials.jsonl",
+    ]
+    summary = json.loads((out / "summary.json").read_text(encoding="utf-8"))
+    assert (summary["done"], summary["left"]) == (3, [])
+    lines = (out / "trials.jsonl").read_text(encoding="utf-8").splitlines()
+    records = {record["key"]: record for record in map(json.loads, lines)}
+    assert [record["experiment"]["start"] for record in records.values()] == [
+        "scratch",
+        "proximal",
+        "pruned",
+    ]
+    assert all("scores" not in record for record in records.values())
+    # Only the models that others start from are kept.
+    kept = {path.parent.name.split(".")[1] for path in tmp_path.glob("work/trials/*/model.*")}
+    assert kept == {"scratch", "proximal"}
+    place = ["--output", str(tmp_path / "here"), "--data", str(tiny_data)]
+    assert main(["study", "import", str(file), str(out), *place]) == 0
+    assert capsys.readouterr().out == "3 trials taken, 0 known already\n"
+    assert main(["study", "import", str(file), str(out), *place]) == 0
+    assert capsys.readouterr().out == "0 trials taken, 3 known already\n"
+    written = tmp_path / "study-tiny.json"
+    assert main(["study", "report", str(file), "--record", str(written), *place]) == 0
+    content = json.loads(written.read_text(encoding="utf-8"))
+    assert content["drivers"] == [summary["command"]]
+    assert len(content["comparisons"]) == 3
+    for trial in content["trials"]:
+        assert set(trial["scores"]) == {"bleu", "multi_bleu", "chrf"}
+        assert trial["curve"] or trial["experiment"]["start"] == "pruned"
+
+
+def test_no_trial_is_begun_that_would_not_end_in_time(tmp_path: Path) -> None:
+    driver = load("study_gpu")
+    from multibranch.study.bench import Bench
+    from multibranch.study.plan import load_study
+
+    study = load_study("multi30k-heads")
+    bench = Bench(study=study, output=tmp_path)
+    experiments = study.experiments(seeds=1)
+    jobs = {e.key: driver.Job(bench, e, True) for e in experiments}
+    run = driver.Run(jobs, tmp_path, deadline=driver.time.monotonic() + 30)
+    first = run.next("")
+    assert first is not None  # nothing is known yet
+    run.states[first.experiment.key] = "done"
+    run.seconds[driver._kind(first.experiment)] = [40.0, 10.0, 12.0]
+    same = run.next(first.experiment.group)
+    assert same is not None and same.experiment.group == first.experiment.group
+    run.seconds[driver._kind(first.experiment)] = [40.0, 41.0]
+    assert run.next(first.experiment.group) is None
+
+
+def test_the_results_page_is_what_the_records_give() -> None:
+    made = load("results_page")
+    written = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    assert written == made.page(), "run: python benchmarks/results_page.py"
+    for path in (ROOT / "benchmarks" / "results").glob("*.json"):
+        assert f"(../benchmarks/results/{path.name})" in written
+
+
+def test_records_hold_no_sentences() -> None:
+    for path in (ROOT / "benchmarks" / "results").glob("study-*.json"):
+        for trial in json.loads(path.read_text(encoding="utf-8"))["trials"]:
+            assert not {"lines", "hypotheses", "outputs"} & set(trial)
+            assert trial["scores"] and trial["command"] and trial["wall_seconds"]

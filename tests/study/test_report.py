@@ -1,0 +1,215 @@
+"""Reports from records: the numbers, the layout, the files; the page in a real browser."""
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from multibranch.errors import UserError
+from multibranch.study.bench import Bench
+from multibranch.study.experiment import Experiment
+from multibranch.study.layout import sheets
+from multibranch.study.markdown import markdown
+from multibranch.study.page import page
+from multibranch.study.paper import tables
+from multibranch.study.plan import Study, load_study
+from multibranch.study.reporting import read_recorded, write_recorded
+from multibranch.study.results import Results, mean_and_deviation, references, signed
+
+SIGNATURE = "multi-bleu|for:tests"
+
+
+def made_record(study: Study, experiment: Experiment, score: float) -> dict:
+    """A record as a trial writes it."""
+    second = experiment.start != "scratch"
+    return {
+        "study": study.name,
+        "key": experiment.key,
+        "cell": experiment.cell,
+        "fingerprint": "0" * 6,
+        "experiment": asdict(experiment),
+        "command": f"multibranch study run {study.name} --only {experiment.key}",
+        "task": "translation",
+        "parameters": 1_000_000 * experiment.branches,
+        "updates": 100 if second else 200,
+        "wall_seconds": 5.0,
+        "validation_plain": 1.5,
+        "curve": [[10 * n, 3.0, 2.0 - n / 200] for n in range(1, 101)],
+        "mean_similarity": None if experiment.branches == 1 else 1 - experiment.drop_branch,
+        "valid_bleu": {"1": score - 1},
+        "device": "a machine",
+        "scores": {"multi_bleu": {"value": score, "signature": SIGNATURE}},
+    }
+
+
+def score_of(experiment: Experiment) -> float:
+    """A number that tells every experiment from the others."""
+    start = {"scratch": 0.0, "continued": 0.5, "proximal": 1.0, "pruned": 0.7}[experiment.start]
+    return 30 + start + experiment.drop_branch + experiment.branches / 100 + experiment.seed / 10
+
+
+@pytest.fixture(scope="module")
+def results() -> Results:
+    """Tables 1 and 2 in miniature, three seeds of one direction and one of the other."""
+    study = load_study("multi30k-small")
+    chosen = [e for e in study.experiments() if e.corpus == "de-en" or e.seed == 1]
+    records = [made_record(study, e, score_of(e)) for e in chosen]
+    comparisons = {}
+    for record in records:
+        experiment = Experiment(**record["experiment"])
+        for other in references(experiment).values():
+            difference = score_of(experiment) - score_of(other)
+            comparisons[f"{experiment.key} > {other.key}"] = {
+                "difference": difference,
+                "significant": abs(difference) > 0.7,
+            }
+    return Results(study, records, comparisons)
+
+
+@pytest.fixture(scope="module")
+def web(results: Results) -> str:
+    """Its page."""
+    return page(results)
+
+
+def test_a_cell_is_the_mean_of_its_seeds_and_differs_from_both_references(
+    results: Results,
+) -> None:
+    cell = results.cells["de-en.proximal.3-256-1024.m4.l4+4.r0.3"]
+    assert cell.mean == pytest.approx(31.53)
+    assert cell.deviation == pytest.approx(0.1)
+    assert cell.seeds == [1, 2, 3]
+    baseline, continued = cell.against["baseline"], cell.against["continued"]
+    assert baseline.mean == pytest.approx(1.32)
+    assert continued.mean == pytest.approx(0.82)
+    assert (continued.seeds, continued.tested, continued.above) == (3, 3, 3)
+    assert str(continued) == "+0.82▲"
+    assert cell.against["baseline"].deviation == pytest.approx(0.0)
+    plain = results.cells["de-en.proximal.3-256-1024.m4.l4+4.r0"]
+    assert plain.against["continued"].mark == ""
+    assert results.cells["en-de.scratch.1-256-1024.m4.l4+4.r0"].deviation is None
+
+
+def test_deviation_is_the_samples_and_signs_are_as_wide_as_each_other() -> None:
+    assert mean_and_deviation([1.0, 2.0, 3.0]) == (2.0, 1.0)
+    assert mean_and_deviation([4.0]) == (4.0, None)
+    assert [signed(v) for v in (0.5, -0.5, -0.001)] == ["+0.50", "−0.50", "+0.00"]
+
+
+def test_our_table_has_the_papers_rows_and_columns(results: Results) -> None:
+    found = {(sheet.number, sheet.corpus): sheet for sheet in sheets(results.study, results)}
+    assert set(found) == {(n, corpus) for n in (1, 2) for corpus in ("de-en", "en-de")}
+    for (number, corpus), sheet in found.items():
+        paper = tables()[number - 1]
+        assert [b.heading for b in sheet.blocks] == [part.heading for part in paper.parts]
+        for block, part in zip(sheet.blocks, paper.parts):
+            assert block.columns == part.columns
+            assert [line.label for line in block.lines] == [row.label for row in part.rows]
+            for line, row in zip(block.lines, part.rows):
+                assert line.paper == row.cells
+                for ours, cell in zip(line.ours, row.cells):
+                    assert ours is not None
+                    one = ours.experiment
+                    assert (one.branches, one.hidden) == (cell.branches, cell.hidden)
+                    assert (one.drop_branch, one.corpus) == (cell.drop_branch, corpus)
+                    assert (one.start == "proximal") == cell.proximal
+
+
+def test_markdown_and_page_have_every_cell_and_the_command_that_repeats_it(
+    results: Results, web: str
+) -> None:
+    text = markdown(results)
+    assert "| (3,1024) | 3/256/1024 | 31.23 ± 0.10 (+0.52)" in text
+    assert "| 35.33 | 35.77 | 35.94 | 35.83 |" in text  # the paper's, in the same row
+    assert SIGNATURE in text and SIGNATURE in web
+    for cell in results.cells.values():
+        assert f"\nmultibranch study run multi30k-small --only {cell.cell}\n" in text
+        assert f"--only {cell.cell}</code>" in web
+    for figure in ("Score against ρ", "Learning curves", "Branch similarity against ρ"):
+        assert web.count(f"<b>{figure} (de-en).</b>") == 1
+    assert web.count("<svg") == 6
+    best = "de-en: the MAT that is best on the validation set, MAT, proximal initialisation 4/256/"
+    assert best in text
+    # Nothing comes from elsewhere.
+    assert "<script" not in web and "<link" not in web and "src=" not in web
+
+
+def test_what_is_missing_shows_as_missing(results: Results) -> None:
+    few = Results(results.study, [r for r in results.records if r["cell"].endswith(".r0.1")])
+    text = markdown(few)
+    assert "| 1/256/1024 | 1/256/1024 | – | 30.31 ± 0.10 | – | – | 35.04 |" in text
+    unscored = [{**record, "scores": {}} for record in results.records]
+    assert Results(results.study, unscored).cells == {}
+
+
+def test_a_recorded_study_reads_back_with_shorter_curves(results: Results, tmp_path: Path) -> None:
+    path = tmp_path / "study-multi30k-small.json"
+    write_recorded(path, results)
+    bench = Bench(study=results.study, output=tmp_path)
+    again = read_recorded(path, bench)
+    assert markdown(again) == markdown(results)
+    curve = again.records[0]["curve"]
+    assert len(curve) <= 40 and curve[-1] == results.records[0]["curve"][-1]
+    assert json.loads(path.read_text(encoding="utf-8"))["signature"] == SIGNATURE
+    with pytest.raises(UserError, match="is no recorded study"):
+        read_recorded(tmp_path / "none.json", bench)
+
+
+def test_pruned_models_are_drawn_over_the_branches_they_keep() -> None:
+    study = load_study("ted-beyond")
+    records = [made_record(study, e, score_of(e)) for e in study.experiments()]
+    web = page(Results(study, records))
+    assert "Score after pruning" in web
+    assert "branches kept" in web
+
+
+@pytest.fixture(scope="module")
+def open_page() -> Callable:
+    if shutil.which("chromium") is None:
+        pytest.skip("there is no Chromium here (Debian: apt-get install chromium)")
+    sync = pytest.importorskip("playwright.sync_api")
+
+    def measure(path: Path, *, scheme: str, width: int) -> dict:
+        with sync.sync_playwright() as player:
+            browser = player.chromium.launch(
+                executable_path=shutil.which("chromium"), args=["--no-sandbox"]
+            )
+            tab = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+            said: list[str] = []
+            tab.on("console", lambda message: said.append(message.text))
+            tab.on("request", lambda request: said.append(request.url))
+            tab.goto(path.as_uri())
+            found = tab.evaluate(
+                """() => ({
+                    wide: document.documentElement.scrollWidth,
+                    paper: getComputedStyle(document.body).backgroundColor,
+                    text: getComputedStyle(document.querySelector('svg text')).fill,
+                    tables: document.querySelectorAll('table.sheet').length,
+                    drawn: [...document.querySelectorAll('svg')].every(
+                        (svg) => svg.getBoundingClientRect().height > 100),
+                })"""
+            )
+            browser.close()
+        return {**found, "said": said}
+
+    return measure
+
+
+def test_the_page_in_a_browser_on_narrow_and_wide_light_and_dark_screens(
+    web: str, tmp_path: Path, open_page: Callable
+) -> None:
+    path = tmp_path / "page.html"
+    path.write_text(web, encoding="utf-8")
+    light = open_page(path, scheme="light", width=1280)
+    dark = open_page(path, scheme="dark", width=420)
+    for found, width in ((light, 1280), (dark, 420)):
+        assert found["wide"] <= width  # tables scroll in themselves
+        assert found["said"] == [path.as_uri()]
+        assert found["tables"] == 6
+        assert found["drawn"]
+    assert light["paper"] == "rgb(255, 255, 255)"
+    assert dark["paper"] != light["paper"]
+    assert dark["text"] != light["text"]

@@ -1,0 +1,184 @@
+"""Workers in processes of their own, on SQLite and on a real PostgreSQL."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from multibranch.cli import main
+from multibranch.study.plan import choose, load_study
+from multibranch.study.storage import Queue, open_storage
+
+pytest.importorskip("optuna")
+Start = Callable[..., subprocess.Popen]
+BASELINE = "tiny.scratch.1-16-16.m4.l1+1.r0.s1"
+
+
+def finish(*processes: subprocess.Popen, status: int = 0) -> list[str]:
+    """Wait for all; what they said on standard error."""
+    said = []
+    for process in processes:
+        _, errors = process.communicate(timeout=120)
+        assert process.returncode == status, errors
+        said.append(errors)
+    return said
+
+
+def trials_of(url: str, study: Path) -> list[Any]:
+    queue = Queue(open_storage(url), study.stem, [])
+    return queue.storage.get_all_trials(queue.study_id)
+
+
+def check_shared(url: str, file: Path, *, only: str = "") -> None:
+    """Two workers took part, and everything was done once, the shared stage among it."""
+    experiments = choose(load_study(str(file)).experiments(), [only] if only else [])
+    trials = trials_of(url, file)
+    assert {trial.state.name for trial in trials} == {"COMPLETE"}
+    done = Counter(trial.user_attrs["key"] for trial in trials)
+    assert done == Counter(experiment.key for experiment in experiments)
+    assert done[BASELINE] == 1
+    assert len({trial.user_attrs["lease"]["worker"] for trial in trials}) == 2
+
+
+def begun(said: str) -> list[str]:
+    """The keys of the trials that a command says it began."""
+    return re.findall(r"^\S+ (tiny\.\S+): (?:Transformer|MAT)", said, flags=re.MULTILINE)
+
+
+def study(*words: str | Path) -> int:
+    """`multibranch study …` in this process."""
+    return main(["study", *map(str, words)])
+
+
+def test_two_commands_share_the_trials_of_one_study(
+    write_study: Callable[..., Path],
+    study_command: Start,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture,
+) -> None:
+    file, out = write_study(), tmp_path / "out"
+    words = ("run", file, "--output", out, "--device", "cpu")
+    said = finish(study_command(*words), study_command(*words))
+    check_shared(f"sqlite:///{out}/study.db", file)
+    keys = [experiment.key for experiment in load_study(str(file)).experiments()]
+    assert sorted(begun(said[0]) + begun(said[1])) == sorted(keys)
+    # Done once, it is not done again; and the report has every cell with its command.
+    assert study(*words) == 0
+    assert capsys.readouterr().err == ""
+    assert study("report", file, "--output", out, "--record", out / "record.json") == 0
+    recorded = json.loads((out / "record.json").read_text(encoding="utf-8"))
+    assert len(recorded["trials"]) == 6
+    pair = f"{BASELINE.replace('scratch', 'continued')} > {BASELINE}"
+    assert pair in recorded["comparisons"]
+    page = (out / "tiny.html").read_text(encoding="utf-8")
+    for trial in recorded["trials"]:
+        assert trial["scores"]["multi_bleu"]["signature"].startswith("multi-bleu|")
+        assert trial["command"].endswith(f"--only {trial['key']}")
+        assert trial["command"].removesuffix(".s1") in page
+    assert "<svg" in page and "http" not in page.replace("http://www.w3.org/", "")
+
+
+def test_a_killed_workers_trial_goes_on_where_it_was_saved(
+    write_study: Callable[..., Path],
+    study_command: Start,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture,
+) -> None:
+    file, out = write_study(updates=150, every=100), tmp_path / "out"
+    words = ("run", file, "--device", "cpu", "--only", BASELINE, "--output")
+    first = study_command(*words, out)
+    deadline = time.monotonic() + 60
+    while not list(out.glob("trials/*/resume/update-*")):
+        assert time.monotonic() < deadline and first.poll() is None
+        time.sleep(0.05)
+    first.send_signal(signal.SIGKILL)
+    first.wait()
+    folder = next(out.glob("trials/tiny*.s1-*"))
+    log = folder / "metrics.jsonl"
+    before = log.read_text(encoding="utf-8").splitlines()[0]
+    assert not (folder / "trial.json").exists()
+    assert study(*words, out) == 0
+    said = capsys.readouterr().err
+    assert f"{BASELINE}: its worker is gone; taking it up again" in said
+    trials = trials_of(f"sqlite:///{out}/study.db", file)
+    assert [trial.state.name for trial in trials] == ["FAIL", "COMPLETE"]
+    assert trials[1].user_attrs["retry_of"] == 0
+    # The first update's record, with its own time, is still the killed worker's.
+    assert log.read_text(encoding="utf-8").splitlines()[0] == before
+    assert json.loads((folder / "trial.json").read_text(encoding="utf-8"))["updates"] == 150
+
+
+def test_ctrl_c_gives_the_trial_back(
+    write_study: Callable[..., Path], study_command: Start, tmp_path: Path
+) -> None:
+    file = write_study(updates=100000, every=1000)
+    out = tmp_path / "out"
+    words = ("run", file, "--device", "cpu", "--only", BASELINE, "--output", out)
+    process = study_command(*words)
+    deadline = time.monotonic() + 60
+    while not list(out.glob("trials/*/metrics.jsonl")):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    (said,) = finish(process, status=130)
+    assert said.endswith("multibranch study: interrupted\n")
+    trials = trials_of(f"sqlite:///{out}/study.db", file)
+    assert [trial.state.name for trial in trials] == ["FAIL", "WAITING"]
+
+
+# -- PostgreSQL -----------------------------------------------------------------------------------
+
+
+def _program(name: str) -> str | None:
+    found = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"))
+    return str(found[-1]) if found else shutil.which(name)
+
+
+@pytest.fixture(scope="module")
+def postgresql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of a server that lives as long as this module's tests."""
+    initdb, control = _program("initdb"), _program("pg_ctl")
+    if initdb is None or control is None:
+        pytest.skip("there is no PostgreSQL here (Debian: apt-get install postgresql)")
+    pytest.importorskip("psycopg")
+    place = Path("/tmp") / f"multibranch-postgres-{os.getpid()}"
+    place.mkdir(mode=0o755)
+    # The server refuses to run as root; another user may then own its folder.
+    prefix: list[str] = []
+    if os.getuid() == 0:
+        shutil.chown(place, "nobody")
+        prefix = ["setpriv", "--reuid=nobody", "--clear-groups"]
+
+    def call(*words: str) -> None:
+        subprocess.run([*prefix, *words], check=True, capture_output=True, timeout=60, cwd=place)
+
+    # The plainest locale gives a database without an encoding, which must do as well.
+    call(initdb, "-D", f"{place}/data", "-U", "study", "--auth=trust", "--locale=C", "--no-sync")
+    options = f"-k {place} -c listen_addresses='' -c fsync=off"
+    call(control, "-D", f"{place}/data", "-w", "-o", options, "-l", f"{place}/log", "start")
+    try:
+        yield f"postgresql://study@/postgres?host={place}"
+    finally:
+        call(control, "-D", f"{place}/data", "-m", "immediate", "stop")
+        shutil.rmtree(place)
+
+
+def test_two_workers_of_one_command_share_a_postgresql(
+    postgresql: str, write_study: Callable[..., Path], tmp_path: Path
+) -> None:
+    file, out = write_study(), tmp_path / "out"
+    words = ("run", file, "--output", out, "--device", "cpu", "--storage", postgresql)
+    assert study(*words, "--only", "proximal", "--workers", "2", "--discard-models") == 0
+    check_shared(postgresql, file, only="proximal")
+    assert not list(out.glob("*.db"))
+    models = {path.parent.name.split(".")[1] for path in out.glob("trials/*/model.safetensors")}
+    assert models == {"scratch"}
