@@ -27,6 +27,7 @@ VERBS = {
     "evaluate": "score a model on a split of its corpus",
     "inspect": "draw the attention of every branch for one sentence",
     "export": "write a model for another engine: CTranslate2 (int8) or ONNX",
+    "serve": "serve translations over HTTP, with a page to try a model on",
 }
 
 
