@@ -117,7 +117,7 @@ def _add_api(app: FastAPI, service: Service) -> None:
             translations=[_translation(hypotheses) for hypotheses in found], seconds=since(began)
         )
 
-    stream_answer = {
+    stream_answer: dict[int | str, dict[str, Any]] = {
         200: {
             "description": "NDJSON: a SentenceLine for every sentence, then an EndLine.",
             "content": {"application/x-ndjson": {"schema": {"type": "string"}}},
@@ -173,7 +173,9 @@ def _add_api(app: FastAPI, service: Service) -> None:
             seconds_up=round(time.time() - service.metrics.started, 1),
         )
 
-    plain = {200: {"content": {"text/plain": {"schema": {"type": "string"}}}}}
+    plain: dict[int | str, dict[str, Any]] = {
+        200: {"content": {"text/plain": {"schema": {"type": "string"}}}}
+    }
 
     @app.get("/metrics", responses={**plain, **_UNAUTHORISED}, response_class=Response,
              tags=["service"], **secured)  # fmt: skip

@@ -1,11 +1,12 @@
 """Requests of many clients in common batches: one thread that takes what waits and runs it.
 
 A `Work` is what one request brought: items that can share a batch with the items of any other work
-of the same key. The thread takes the oldest work, gives others of its key a few milliseconds to join
-it, and fills a batch from all of them in turn, so that a long request does not keep short ones
+of the same key. The thread takes the oldest work, gives others of its key a few milliseconds to
+join it, and fills a batch from all of them in turn, so that a long request does not keep short ones
 waiting.
 """
 
+import contextlib
 import math
 import threading
 import time
@@ -217,14 +218,10 @@ class Batcher:
 
 
 def _resolve(work: Work) -> None:
-    try:
+    with contextlib.suppress(InvalidStateError):  # cancelled meanwhile
         work.future.set_result([work.results[number] for number in range(len(work.items))])
-    except InvalidStateError:  # cancelled meanwhile
-        pass
 
 
 def _fail(work: Work, error: Exception) -> None:
-    try:
+    with contextlib.suppress(InvalidStateError):
         work.future.set_exception(error)
-    except InvalidStateError:
-        pass

@@ -15,7 +15,8 @@ _HEAD = """<!doctype html>
 <link rel="stylesheet" href="/style.css">
 </head>
 <body class="reference">
-<header class="top"><a class="brand" href="/"><img src="/icon.svg" alt="" width="22" height="22">multibranch</a>
+<header class="top">
+<a class="brand" href="/"><img src="/icon.svg" alt="" width="22" height="22">multibranch</a>
 <nav><a href="/">Translate</a> <a href="/openapi.json">openapi.json</a></nav></header>
 <main>
 """

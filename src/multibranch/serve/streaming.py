@@ -70,7 +70,7 @@ class Document:
             for _, _, task in self._running:
                 task.cancel()
             await asyncio.gather(*(task for _, _, task in self._running), return_exceptions=True)
-        end = {"done": error is None, "sentences": count, "failed": failed}
+        end: dict[str, Any] = {"done": error is None, "sentences": count, "failed": failed}
         end["seconds"] = since(self._begun)
         yield _line(end if error is None else {**end, "error": error})
 

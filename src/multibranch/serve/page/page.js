@@ -52,10 +52,8 @@ async function ask(path, body, signal) {
     Number(answer.headers.get("Retry-After")) || 2);
 }
 
-const chosen = () => {
-  const all = Array.from({ length: state.model.branches }, (_, number) => number + 1);
-  return all.filter((number) => !state.off.has(number));
-};
+const numbers = () => Array.from({ length: state.model.branches }, (_, number) => number + 1);
+const chosen = () => numbers().filter((number) => !state.off.has(number));
 
 function later(delay = PAUSE) {
   clearTimeout(state.timer);
@@ -83,7 +81,7 @@ async function translate() {
       some ? ask("/translate", { text, beam }, running.signal) : null,
     ]);
     show(answer.translations[0], whole?.translations[0].text ?? null);
-    say(`${Math.round(performance.now() - began)} ms`);
+    say(`Translated in ${Math.round(performance.now() - began)} ms`);
     if (!state.model.can_inspect) return;
     const seen = await ask("/inspect", { text, beam, kind: state.kind, ...branches }, running.signal);
     state.seen = seen;
@@ -171,14 +169,35 @@ function showAttention() {
     state.layer = layer;
     showAttention();
   });
-  const figures = Array.from({ length: state.model.branches }, (_, index) => figure(index + 1));
-  // Kept where they are: a switch must not lose the focus when it is used.
-  const place = byId("maps"), focused = document.activeElement?.dataset?.branch;
-  const was = document.activeElement?.className;
-  place.replaceChildren(...figures);
-  if (focused) {
-    place.querySelector(`${was === "switch" ? ".switch" : "svg"}[data-branch="${Number(focused)}"]`)?.focus();
-  }
+  const focused = document.activeElement?.dataset?.map; // drawn anew, a map must not lose the focus
+  byId("maps").replaceChildren(...numbers().map(figure));
+  if (focused) byId("maps").querySelector(`[data-map="${Number(focused)}"]`)?.focus();
+  point();
+}
+
+function makeSwitches() {
+  const few = state.model.branches < 2;
+  byId("switches").hidden = few;
+  byId("switches").replaceChildren(...(few ? [] : numbers().map((number) => {
+    const toggle = made("button", { class: `switch c${(number - 1) % 6}`, type: "button", role: "switch" },
+      made("span", { class: "track", "aria-hidden": "true" }), made("span", { class: "name" }, `Branch ${number}`));
+    toggle.addEventListener("click", () => {
+      if (toggle.getAttribute("aria-disabled") === "true") return say("One branch must stay on.");
+      if (state.off.has(number)) state.off.delete(number); else state.off.add(number);
+      showSwitches();
+      later(0);
+    });
+    return toggle;
+  })));
+  if (!few) showSwitches();
+}
+
+function showSwitches() {
+  numbers().forEach((number) => {
+    const toggle = byId("switches").children[number - 1], on = !state.off.has(number);
+    toggle.setAttribute("aria-checked", String(on));
+    toggle.setAttribute("aria-disabled", String(on && chosen().length === 1));
+  });
 }
 
 function buttons(id, values, current, label, choose) {
@@ -195,35 +214,22 @@ function buttons(id, values, current, label, choose) {
 }
 
 function figure(number) {
-  const on = !state.off.has(number), last = on && chosen().length === 1;
-  const toggle = made("button", {
-    class: "switch", type: "button", role: "switch", "aria-checked": String(on),
-    "aria-disabled": String(last), title: last ? "One branch must stay on" : "",
-  }, made("span", { class: "name" }, `Branch ${number}`), made("span", { class: "track", "aria-hidden": "true" }));
-  toggle.dataset.branch = number;
-  toggle.addEventListener("click", () => {
-    if (last) return;
-    if (on) state.off.add(number); else state.off.delete(number);
-    showAttention();
-    later(0);
-  });
-  const scroll = made("div", { class: "scroll" });
   const weights = weightsOf(number);
-  if (weights) scroll.append(heatMap(number, weights));
-  return made("figure", { class: `map card c${(number - 1) % 6}${on ? "" : " off"}` }, toggle, scroll);
+  const name = made("figcaption", {}, `Branch ${number}`);
+  const content = weights ? made("div", { class: "scroll" }, heatMap(number, weights))
+    : made("p", { class: "faint" }, state.off.has(number) ? "Switched off." : "This layer does not have it.");
+  return made("figure", { class: `map card c${(number - 1) % 6}${weights ? "" : " off"}` }, name, content);
 }
 
-// A branch's weights [row][column]: of one layer, or the mean of all. Those of a branch that is off
-// are what it looked at when it was last on.
+// A branch's weights [row][column]: of one layer, or the mean of all; null where there are none.
 function weightsOf(number) {
-  const seen = state.seen, place = seen.branches.indexOf(number);
-  if (place < 0) return seen.columns.map(() => null).length ? blank(seen) : null;
-  const layers = seen.layers.filter((layer) => (!state.layer || layer.layer === state.layer) && layer.branches[place]);
-  if (!layers.length) return blank(seen);
+  const place = state.seen.branches.indexOf(number);
+  const layers = state.seen.layers.filter((layer) =>
+    (!state.layer || layer.layer === state.layer) && layer.branches[place]);
+  if (!layers.length) return null;
   return layers[0].branches[place].map((row, i) => row.map((_, j) =>
     layers.reduce((sum, layer) => sum + layer.branches[place][i][j], 0) / layers.length));
 }
-const blank = (seen) => seen.rows.map(() => seen.columns.map(() => 0));
 
 const letters = (token) => [...token].length;
 const cut = (token) => letters(token) > 14 ? [...token].slice(0, 13).join("") + "…" : token;
@@ -232,7 +238,7 @@ const room = (tokens) => Math.min(112, 14 + 7.4 * Math.max(...tokens.map((token)
 function heatMap(number, weights) {
   const { rows, columns } = state.seen;
   const left = room(rows), top = room(columns);
-  const beside = innerWidth > 760 ? Math.min(state.model.branches, 3) : 1;
+  const beside = innerWidth > 760 ? Math.min(state.model.branches, 3) : 1; // as the style sheet has it
   const wide = (byId("maps").clientWidth - 16 * (beside - 1)) / beside - 36;
   const cell = Math.max(15, Math.min(30, Math.floor((wide - left - 2) / columns.length)));
   const width = left + columns.length * cell + 2, height = top + rows.length * cell + 2;
@@ -242,7 +248,7 @@ function heatMap(number, weights) {
     svg.setAttribute(key, value);
   }
   svg.setAttribute("aria-label", `Attention of branch ${number}; arrow keys read it out`);
-  svg.dataset.branch = number;
+  svg.dataset.map = number;
   columns.forEach((token, j) => drawn(svg, "text", {
     "data-column": j, transform: `translate(${left + (j + 0.5) * cell + size / 3},${top - 7}) rotate(-90)`,
   }, cut(token)));
@@ -292,7 +298,9 @@ function point(number, weights, i = -1, j = -1) {
     }
   }
   const place = byId("pointed");
-  if (i < 0) return place.replaceChildren();
+  if (i < 0) {
+    return place.replaceChildren("Rows look at columns. Point at a cell, or move through a map with the arrow keys.");
+  }
   const { rows, columns } = state.seen;
   place.replaceChildren(`Branch ${number}: `, made("b", {}, rows[i]), " looks at ", made("b", {}, columns[j]),
     ` with ${(100 * weights[i][j]).toFixed(0)} % of its attention.`);
@@ -304,9 +312,9 @@ async function begin() {
   try {
     const model = state.model = await ask("/model");
     byId("unlock").hidden = true;
-    const branches = model.branches ? `${model.branches} branch${model.branches > 1 ? "es" : ""}` : "int8 or float engine";
     byId("model").textContent = `${model.source_language} → ${model.target_language} · `
-      + (model.branches ? branches : "CTranslate2");
+      + (model.branches ? `${model.branches} branch${model.branches > 1 ? "es" : ""}` : "CTranslate2");
+    makeSwitches();
     byId("source").lang = model.source_language;
     byId("target").lang = model.target_language;
     say("");
