@@ -329,12 +329,13 @@ def _model(service: Service) -> ModelAnswer:
 
 
 def _invalid(error: RequestValidationError) -> str:
-    """The first problem, by its place; never the value, which may be anything."""
-    first = error.errors()[0]
-    if first["type"] == "json_invalid":
+    """One problem, by its place; never the value, which may be anything."""
+    errors = error.errors()
+    if errors[0]["type"] == "json_invalid":
         return "the body is no JSON"
-    # Names of types stand among those of fields where a field may have several.
-    loc = [part for part in first["loc"][1:] if isinstance(part, int) or part in _FIELDS]
+    # Where a field may be of several types each has an error; the deepest is of the one meant.
+    places = [[p for p in e["loc"][1:] if isinstance(p, int) or p in _FIELDS] for e in errors]
+    first, loc = max(zip(errors, places), key=lambda pair: len(pair[1]))
     place = [str(part + 1) if isinstance(part, int) else part for part in loc]
     if first["type"] == "string_unicode":
         return (

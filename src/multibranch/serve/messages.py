@@ -121,6 +121,9 @@ class SentenceLine(BaseModel):
 
     paragraph: int = Field(description="The number of its paragraph, from 1.")
     sentence: int = Field(description="Its number in the document, from 1.")
+    part: int | None = Field(
+        None, description="Where a sentence was too long for the model: which part of it this is."
+    )
     source: str
     text: str | None = Field(None, description="The best translation.")
     hypotheses: list[HypothesisAnswer] | None = None
@@ -131,8 +134,8 @@ class EndLine(BaseModel):
     """The last line of a streamed document: without it, the document is incomplete."""
 
     done: bool = Field(description="Whether every sentence was answered.")
-    sentences: int
-    failed: int
+    lines: int = Field(description="How many lines came before this one.")
+    failed: int = Field(description="How many of them hold an error.")
     seconds: float
     error: str | None = None
 

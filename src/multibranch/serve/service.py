@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -123,10 +123,11 @@ class Service:
 
     async def encode(self, texts: Sequence[str], *, side: str = "source") -> list[list[int]]:
         """The ids of texts, in the thread for that."""
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(
-            self._encoding, lambda: self.engine.encode(list(texts), side=side)
-        )
+        return await self.in_thread(lambda: self.engine.encode(list(texts), side=side))
+
+    async def in_thread(self, work: Callable[[], Result]) -> Result:
+        """Work on texts, away from the event loop."""
+        return await asyncio.get_running_loop().run_in_executor(self._encoding, work)
 
     async def _run(self, work: Work) -> list[Any]:
         # When this is cancelled, so is the work's future, and the batcher drops the work.

@@ -4,7 +4,8 @@ import asyncio
 import json
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import Any
 
 from multibranch.decoding import Hypothesis
@@ -27,33 +28,26 @@ class Document:
 
     def __init__(self, service: Service, text: str, key: Translation, shape: Shape) -> None:
         self._service, self._key, self._shape = service, key, shape
-        split = SentenceSplitter(service.engine.text.settings.source)
-        self._sentences: Iterator[tuple[int, str]] = (
-            (number, sentence)
-            for number, paragraph in enumerate(paragraphs(text), start=1)
-            for sentence in split(paragraph)
-        )
+        self._text = text
+        self._parts = self._split()
         self._begun = time.monotonic()
-        self._running: deque[tuple[int, str, asyncio.Task[list[Hypothesis]]]] = deque()
+        self._running: deque[tuple[dict[str, Any], asyncio.Task[list[Hypothesis]]]] = deque()
 
     async def begin(self) -> None:
         """Put the first sentence into the queue, so that a full one can still be answered 503."""
-        first = next(self._sentences, None)
-        if first is not None:
-            self._service.batcher.admit(1)
-            self._service.batcher.release(1)
-            self._start(*first)
+        self._service.batcher.admit(1)
+        self._service.batcher.release(1)
+        await self._start_more(1)
 
     async def lines(self) -> AsyncIterator[bytes]:
         """Every sentence with its translations, in order, then the end."""
         count = failed = 0
         error: str | None = None
         try:
-            self._start_more()
+            await self._start_more(AHEAD)
             while self._running:
-                paragraph, source, task = self._running[0]
+                said, task = self._running[0]
                 count += 1
-                said: dict[str, Any] = {"paragraph": paragraph, "sentence": count, "source": source}
                 try:
                     said |= self._shape(await task)
                 except UserError as wrong:
@@ -61,73 +55,65 @@ class Document:
                     failed += 1
                 self._running.popleft()
                 yield _line(said)
-                self._start_more()
+                await self._start_more(AHEAD)
         except TooLong as late:
             error = str(late)
         except Closed:
             error = "the service is stopping"
         finally:
-            for _, _, task in self._running:
+            for _, task in self._running:
                 task.cancel()
-            await asyncio.gather(*(task for _, _, task in self._running), return_exceptions=True)
-        end: dict[str, Any] = {"done": error is None, "sentences": count, "failed": failed}
+            await asyncio.gather(*(task for _, task in self._running), return_exceptions=True)
+        end: dict[str, Any] = {"done": error is None, "lines": count, "failed": failed}
         end["seconds"] = since(self._begun)
         yield _line(end if error is None else {**end, "error": error})
 
-    def _start_more(self) -> None:
-        while len(self._running) < AHEAD:
-            following = next(self._sentences, None)
-            if following is None:
+    async def _start_more(self, ahead: int) -> None:
+        while len(self._running) < ahead:
+            said = await anext(self._parts, None)
+            if said is None:
                 return
-            self._start(*following)
+            task = asyncio.ensure_future(self._admitted(said["source"]))
+            self._running.append((said, task))
 
-    def _start(self, paragraph: int, sentence: str) -> None:
-        task = asyncio.ensure_future(self._translate(sentence))
-        self._running.append((paragraph, sentence, task))
+    async def _split(self) -> AsyncIterator[dict[str, Any]]:
+        """Where every sentence stands, and what it is; those too long for the model in parts."""
+        split = SentenceSplitter(self._service.engine.text.settings.source)
+        number = 0
+        for place, paragraph in enumerate(paragraphs(self._text), start=1):
+            for sentence in await self._service.in_thread(partial(split, paragraph)):
+                number += 1
+                said = {"paragraph": place, "sentence": number}
+                rest, part = [sentence], 0
+                while rest:
+                    piece = rest.pop()
+                    cut = None if await self._fits(piece) else halves(piece)
+                    if cut is not None:
+                        rest += reversed(cut)
+                        continue
+                    part += 1
+                    if rest or part > 1:
+                        yield {**said, "part": part, "source": piece}
+                    else:
+                        yield {**said, "source": piece}
 
-    async def _translate(self, sentence: str) -> list[Hypothesis]:
-        """One sentence, cut into pieces where it is too long for the model."""
-        pieces = await self._pieces(sentence)
-        found = []
-        for piece in pieces:
-            found.append((await self._admitted(piece))[0])
-        return found[0] if len(found) == 1 else [_joined(found)]
-
-    async def _pieces(self, sentence: str) -> list[str]:
+    async def _fits(self, text: str) -> bool:
         limits = self._service.limits
-        if len(sentence) <= limits.characters:
-            [source] = await self._service.encode([sentence])
-            if len(source) - 1 <= limits.tokens:
-                return [sentence]
-        cut = halves(sentence)
-        if cut is None:
-            raise UserError(
-                f"a word of {len(sentence):,} characters is longer than {limits.tokens} tokens"
-            )
-        return [piece for half in cut for piece in await self._pieces(half)]
+        if len(text) > limits.characters:
+            return False
+        [source] = await self._service.encode([text])
+        return len(source) - 1 <= limits.tokens
 
-    async def _admitted(self, text: str) -> list[list[Hypothesis]]:
+    async def _admitted(self, text: str) -> list[Hypothesis]:
         """Translate; where the queue is full, wait, for the answer has begun already."""
         until = time.monotonic() + self._service.limits.seconds
         while True:
             try:
-                return await self._service.translate([text], self._key)
+                return (await self._service.translate([text], self._key))[0]
             except QueueFull:
                 if time.monotonic() > until:
                     raise TooLong("the service had no room for this document in time") from None
                 await asyncio.sleep(0.05)
-
-
-def _joined(found: list[list[Hypothesis]]) -> Hypothesis:
-    """The best translations of a sentence's pieces as one."""
-    best = [hypotheses[0] for hypotheses in found if hypotheses]
-    total = sum(one.log_probability for one in best)
-    return Hypothesis(
-        tuple(number for one in best for number in one.ids),
-        sum(one.score for one in best) / max(1, len(best)),
-        total,
-        text=" ".join(one.text for one in best if one.text),
-    )
 
 
 def _line(said: dict[str, Any]) -> bytes:

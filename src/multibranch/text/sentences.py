@@ -7,12 +7,15 @@ from multibranch.text.moses import abbreviations
 _ENDS = ".!?…؟।"
 _WIDE_ENDS = "。！？"  # after these no blank stands
 _CLOSERS = "\"'”’»)]}›」』"
-# An end, what closes behind it, and what follows; after the wide ones nothing need follow.
+# An end, what closes behind it, and what follows; after the wide ones nothing need follow. Each run
+# of ends is tried once, from its first, and never in part: a page of periods takes no time.
 _BOUNDARY = re.compile(
-    rf"(?:[{_ENDS}]+[{re.escape(_CLOSERS)}]*(?=\s)|[{_WIDE_ENDS}]+[{re.escape(_CLOSERS)}]*)"
+    rf"(?<![{_ENDS}])[{_ENDS}]++[{re.escape(_CLOSERS)}]*+(?=\s)"
+    rf"|[{_WIDE_ENDS}]++[{re.escape(_CLOSERS)}]*+"
 )
 _OPENERS = "\"'“„‘‚«‹([{¿¡-–—*•"
-_CLAUSE = re.compile(r"[;:,،、，；：–—]\s|[、，；：]")
+_CLAUSE = re.compile(r"[;:,،、，；：–—]\s|[、，；：](?=.)")
+_BLANK = re.compile(r"\s+")
 
 
 class SentenceSplitter:
@@ -66,13 +69,12 @@ def halves(sentence: str) -> tuple[str, str] | None:
 
     What is in the middle half of the sentence counts as near.
     """
+    sentence = sentence.strip()
     middle, reach = len(sentence) // 2, len(sentence) // 4
-    for pattern in (_CLAUSE, re.compile(r"\s")):
-        cuts = [match.end() for match in pattern.finditer(sentence, middle - reach, middle + reach)]
-        if not cuts and pattern is not _CLAUSE:
-            cuts = [match.end() for match in pattern.finditer(sentence)]
-        for cut in sorted(cuts, key=lambda place: abs(place - middle)):
-            first, second = sentence[:cut].strip(), sentence[cut:].strip()
-            if first and second:
-                return first, second
-    return None
+    near = [match.end() for match in _CLAUSE.finditer(sentence, middle - reach, middle + reach)]
+    near = near or [m.end() for m in _BLANK.finditer(sentence, middle - reach, middle + reach)]
+    cuts = near or [match.end() for match in _BLANK.finditer(sentence)]
+    if not cuts:
+        return None
+    cut = min(cuts, key=lambda place: abs(place - middle))
+    return sentence[:cut].rstrip(), sentence[cut:].lstrip()
