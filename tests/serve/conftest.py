@@ -15,7 +15,7 @@ import pytest
 from multibranch.serve.api import make_app
 from multibranch.serve.engine import Engine
 from multibranch.serve.options import Limits, ServeOptions
-from multibranch.serve.running import listen, make_server, warm_up
+from multibranch.serve.running import bind, make_server, warm_up
 from multibranch.serve.service import Service
 
 _spec = importlib.util.spec_from_file_location(
@@ -53,7 +53,7 @@ class Running:
 def running(engine: Engine, options: ServeOptions) -> Iterator[Running]:
     service = Service(engine, options)
     warm_up(service)
-    listening = listen("127.0.0.1", 0)
+    listening = bind("127.0.0.1", 0)
     server = make_server(make_app(service), options)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()

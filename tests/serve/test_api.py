@@ -94,9 +94,7 @@ def test_texts_of_many_clients_are_translated_together(start):
 def test_attention_is_that_of_inspect(served, folder, kind):
     with served.client() as client:
         found = client.post("/inspect", json={"text": LINES[1], "kind": kind, "beam": 3}).json()
-    expected = inspect(
-        load_model(folder), load_text(folder), LINES[1], beam=3, length_penalty=0.6
-    )
+    expected = inspect(load_model(folder), load_text(folder), LINES[1], beam=3, length_penalty=0.6)
     assert found["text"] == expected.target_text
     assert (found["rows"], found["columns"]) == (expected.rows(kind), expected.columns(kind))
     assert found["branches"] == [1, 2, 3]

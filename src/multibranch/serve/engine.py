@@ -18,7 +18,6 @@ from multibranch.decoding.generate import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS
 from multibranch.decoding.translator import saved_options
 from multibranch.directory import load_model
 from multibranch.errors import UserError
-from multibranch.export import CTranslate2Engine
 from multibranch.nn import MultiBranchTransformer, prune
 from multibranch.text import TextPipeline
 
@@ -98,6 +97,8 @@ class Engine:
         if engine not in ENGINES:
             raise UserError(f"the engine is one of {', '.join(ENGINES)}, not {engine!r}")
         if engine == "ctranslate2":
+            from multibranch.export import CTranslate2Engine
+
             translator: Translator = CTranslate2Engine.load(folder, device=device)
             return cls(engine, translator, batch_tokens=batch_tokens or CPU_BATCH_TOKENS)
         translator = Translator.load(folder, device=device)

@@ -41,7 +41,7 @@ def serve(
         tell: is given the line that says where the service is, as soon as it answers.
     """
     options = options or ServeOptions()
-    listening = listen(host, port)  # first: a port that is taken should not cost a model's loading
+    listening = bind(host, port)  # first: a port that is taken should not cost a model's loading
     try:
         loaded = Engine.load(folder, engine=engine, device=device, choices=options.branch_choices,
                              batch_tokens=options.batch_tokens)  # fmt: skip
@@ -93,8 +93,8 @@ class _Server(uvicorn.Server):
             self._tell(f"multibranch serve: http://{shown}:{port} (Ctrl-C ends it)")
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens there."""
+def bind(host: str, port: int) -> socket.socket:
+    """A socket for that address. It refuses connections until the server listens on it."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -106,7 +106,6 @@ def listen(host: str, port: int) -> socket.socket:
         # Without this a service that was killed could not come back for a minute.
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(address)
-        listening.listen(1024)
     except (OSError, OverflowError) as error:
         listening.close()
         what = getattr(error, "strerror", None) or error

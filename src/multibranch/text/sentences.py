@@ -6,7 +6,7 @@ from multibranch.text.moses import abbreviations
 
 _ENDS = ".!?…؟।"
 _WIDE_ENDS = "。！？"  # after these no blank stands
-_CLOSERS = "\"'”’»)]}›」』"
+_CLOSERS = "\"'”“’‘»«)]}›‹」』"  # German closes with “, Danish with «
 # An end, what closes behind it, and what follows; after the wide ones nothing need follow. Each run
 # of ends is tried once, from its first, and never in part: a page of periods takes no time.
 _BOUNDARY = re.compile(

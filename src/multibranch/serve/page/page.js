@@ -81,10 +81,16 @@ async function translate() {
       some ? ask("/translate", { text, beam }, running.signal) : null,
     ]);
     show(answer.translations[0], whole?.translations[0].text ?? null);
-    say(`Translated in ${Math.round(performance.now() - began)} ms`);
+    const took = `Translated in ${Math.round(performance.now() - began)} ms`;
+    say(took);
     if (!state.model.can_inspect) return;
-    const seen = await ask("/inspect", { text, beam, kind: state.kind, ...branches }, running.signal);
-    state.seen = seen;
+    try {
+      state.seen = await ask("/inspect", { text, beam, kind: state.kind, ...branches }, running.signal);
+    } catch (problem) {
+      if (problem.status !== 422) throw problem;
+      byId("attention").hidden = true; // a page of text has no readable heat map
+      return say(`${took}. Too long to show what each branch looks at.`);
+    }
     byId("maps").classList.remove("old");
     showAttention();
   } catch (problem) {
