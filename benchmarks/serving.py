@@ -24,11 +24,11 @@ import statistics
 import subprocess
 import sys
 import time
+import urllib.request
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-
-import httpx
 
 
 def main() -> int:
@@ -47,7 +47,8 @@ def main() -> int:
             asyncio.run(_campaign(address, service.pid, lines, clients, args))
             for clients in args.clients
         ]
-        metrics = httpx.get(f"{address}/metrics", trust_env=False).text
+        with urllib.request.urlopen(f"{address}/metrics") as answer:
+            metrics = answer.read().decode()
     finally:
         service.send_signal(signal.SIGTERM)
         status = service.wait(60)
@@ -84,16 +85,12 @@ async def _campaign(
     address: str, pid: int, lines: list[str], clients: int, args: argparse.Namespace
 ) -> dict[str, Any]:
     """So many clients for so many seconds, after a short warming up."""
-    limits = httpx.Limits(max_connections=clients, max_keepalive_connections=clients)
     texts = itertools.cycle(lines)
-    async with httpx.AsyncClient(
-        base_url=address, timeout=60, limits=limits, trust_env=False
-    ) as client:
-        await _load(client, texts, clients, seconds=min(3.0, args.seconds / 4))
-        memory: list[float] = []
-        watching = asyncio.ensure_future(_watch(pid, memory))
-        latencies, statuses, seconds = await _load(client, texts, clients, seconds=args.seconds)
-        watching.cancel()
+    await _load(address, texts, clients, seconds=min(3.0, args.seconds / 4))
+    memory: list[float] = []
+    watching = asyncio.ensure_future(_watch(pid, memory))
+    latencies, statuses, seconds = await _load(address, texts, clients, seconds=args.seconds)
+    watching.cancel()
     third = max(1, len(memory) // 3)
     first, last = statistics.median(memory[:third]), statistics.median(memory[-third:])
     latencies.sort()
@@ -116,29 +113,64 @@ async def _campaign(
 
 
 async def _load(
-    client: httpx.AsyncClient, texts: Any, clients: int, *, seconds: float
+    address: str, texts: Iterator[str], clients: int, *, seconds: float
 ) -> tuple[list[float], Counter[str], float]:
     began = time.monotonic()
     latencies: list[float] = []
     statuses: Counter[str] = Counter()
 
     async def one() -> None:
+        client = Client(address)
         while time.monotonic() - began < seconds:
             sent = time.monotonic()
             try:
-                answer = await client.post("/translate", json={"text": next(texts)})
-            except httpx.HTTPError as error:
+                status, wait = await client.translate(next(texts))
+            except (OSError, EOFError, ValueError) as error:
                 statuses[type(error).__name__] += 1
+                client.close()
                 await asyncio.sleep(0.1)
                 continue
-            statuses[str(answer.status_code)] += 1
-            if answer.status_code == 200:
+            statuses[str(status)] += 1
+            if status == 200:
                 latencies.append(time.monotonic() - sent)
             else:
-                await asyncio.sleep(float(answer.headers.get("Retry-After", 1)))
+                await asyncio.sleep(wait)
+        client.close()
 
     await asyncio.gather(*(one() for _ in range(clients)))
     return latencies, statuses, time.monotonic() - began
+
+
+class Client:
+    """One connection that stays open; written out, to leave the cores to the service."""
+
+    def __init__(self, address: str) -> None:
+        self.host, port = address.removeprefix("http://").split(":")
+        self.port = int(port)
+        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+
+    async def translate(self, text: str) -> tuple[int, float]:
+        """Ask for one translation; the status, and the seconds of Retry-After."""
+        if self._streams is None:
+            self._streams = await asyncio.open_connection(self.host, self.port)
+        reader, writer = self._streams
+        body = json.dumps({"text": text}).encode()
+        writer.write(
+            b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            b"Content-Length: %d\r\n\r\n%s" % (len(body), body)
+        )
+        head = (await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 60)).decode("latin-1")
+        headers = dict(re.findall(r"^([\w-]+): (.*?)\r$", head.lower(), re.MULTILINE))
+        answer = await reader.readexactly(int(headers["content-length"]))
+        status = int(head.split(" ", 2)[1])
+        if status == 200 and not json.loads(answer)["translations"]:
+            raise ValueError("an answer without a translation")
+        return status, float(headers.get("retry-after", 1))
+
+    def close(self) -> None:
+        if self._streams is not None:
+            self._streams[1].close()
+            self._streams = None
 
 
 async def _watch(pid: int, memory: list[float]) -> None:

@@ -6,7 +6,9 @@ Texts are encoded where requests come in and searched in the batcher's thread; s
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ import torch
 
 from multibranch.decoding import Hypothesis, SearchOptions, Translator
 from multibranch.decoding.attention import Inspection, inspect
-from multibranch.decoding.generate import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS
+from multibranch.decoding.generate import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS, batches
 from multibranch.decoding.translator import saved_options
 from multibranch.directory import load_model
 from multibranch.errors import UserError
@@ -22,6 +24,7 @@ from multibranch.nn import MultiBranchTransformer, prune
 from multibranch.text import TextPipeline
 
 ENGINES = ("torch", "ctranslate2")
+_SMALL_LOT = 256  # source tokens below which a lot is not worth cutting in two
 Branches = tuple[int, ...]
 
 
@@ -80,6 +83,11 @@ class Engine:
         self._ready: OrderedDict[Branches, _Ready] = OrderedDict()
         on_cpu = translator.device.type == "cpu"
         self.cores = torch.get_num_threads() if on_cpu else 1
+        # On a CPU every lot has one core: the operations of a step are far too small to be cut in
+        # two, and on a machine with other work each cut waits for the slower half.
+        self._pool = ThreadPoolExecutor(
+            self.cores, "decoding", torch.set_num_threads if on_cpu else int, (1,)
+        )
         self.layers = [block.attention.branches for block in model.blocks] if model else []
         self.branches = min(self.layers, default=0)
 
@@ -161,23 +169,50 @@ class Engine:
         results: list[list[Hypothesis]] = [[Hypothesis((), 0.0, 0.0)]] * len(sources)
         given = [sources[number] for number in filled]
         tokens = self._lot_tokens(given, key.options)
-        found = translator.search(given, key.options, batch_tokens=tokens, stop=stop)
-        for number, hypotheses in zip(filled, translator.write(found)):
-            results[number] = hypotheses
+        for lot, found in self._in_lots(translator, given, key.options, tokens, stop):
+            for number, hypotheses in zip(lot, translator.write(found)):
+                results[filled[number]] = hypotheses
         return results
+
+    def _in_lots(
+        self,
+        translator: Translator,
+        sources: list[list[int]],
+        options: SearchOptions,
+        tokens: int,
+        stop: threading.Event,
+    ) -> list[tuple[list[int], list[list[Hypothesis]]]]:
+        """Search lots of similar length side by side; the numbers of each with what was found."""
+        if self.name == "ctranslate2":  # it does so itself
+            found = translator.search(sources, options, batch_tokens=tokens)
+            return [(list(range(len(sources))), found)]
+        lots = list(batches([len(source) for source in sources], tokens))
+        pending = [
+            self._pool.submit(
+                translator.search,
+                [sources[n] for n in lot],
+                options,
+                batch_tokens=tokens,
+                stop=stop,
+            )
+            for lot in lots
+        ]
+        wait(pending)  # all of them: no search may go on when the next batch begins
+        return [(lot, one.result()) for lot, one in zip(lots, pending)]
 
     def _lot_tokens(self, sources: list[list[int]], options: SearchOptions) -> int:
         """As many tokens as make one lot a core, where there is enough for a lot each."""
         longest = max(map(len, sources), default=1)
         most = max(64, self._batch_tokens * 5 // max(5, options.beam))
         share = -(-len(sources) // self.cores) * longest
-        return max(longest, min(most, share))
+        return max(longest, min(most, max(share, _SMALL_LOT)))
 
     def _examine(self, key: Examination, text: str) -> Inspection:
         if self.model is None:
             raise UserError("an exported model does not show its attention")
         ready = self._with(key.branches)
-        return inspect(
+        look = partial(
+            inspect,
             ready.model,
             self.text,
             text,
@@ -185,6 +220,7 @@ class Engine:
             translator=ready.translator,
             **_changes(key.options, ready.translator),
         )
+        return self._pool.submit(look).result()
 
     def _with(self, branches: Branches | None) -> _Ready:
         """The model with these branches, kept for the next time; with all for None."""

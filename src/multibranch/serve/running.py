@@ -21,6 +21,7 @@ from multibranch.serve.service import Service
 TOKEN_VARIABLE = "MULTIBRANCH_TOKEN"
 _KEEP_ALIVE = 5  # seconds that an idle connection stays open
 _HEADER_BYTES = 16_384
+_SWITCH_SECONDS = 0.0005
 
 
 def serve(
@@ -51,6 +52,8 @@ def serve(
         if threading.current_thread() is threading.main_thread():
             # uvicorn raises the signal again when all is finished; that shall not kill us then.
             signal.signal(signal.SIGTERM, lambda *_: None)
+        # The decoding threads would let the one that answers wait five milliseconds, many times.
+        sys.setswitchinterval(_SWITCH_SECONDS)
         server.run(sockets=[listening])
     finally:
         listening.close()

@@ -15,6 +15,7 @@ from multibranch.serve.metrics import Metrics
 from multibranch.serve.options import Limits, ServeOptions
 
 Result = TypeVar("Result")
+_SHORT = 1000  # characters whose encoding takes less than handing them to a thread
 
 
 class TooLong(Exception):
@@ -122,7 +123,9 @@ class Service:
         return inspection
 
     async def encode(self, texts: Sequence[str], *, side: str = "source") -> list[list[int]]:
-        """The ids of texts, in the thread for that."""
+        """The ids of texts: short ones at once, others in the thread for that."""
+        if sum(map(len, texts)) <= _SHORT:
+            return self.engine.encode(list(texts), side=side)
         return await self.in_thread(lambda: self.engine.encode(list(texts), side=side))
 
     async def in_thread(self, work: Callable[[], Result]) -> Result:
