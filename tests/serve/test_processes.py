@@ -35,6 +35,9 @@ class Process:
         except BaseException:
             self.process.kill()
             raise
+        self.client = httpx.Client(
+            base_url=f"http://127.0.0.1:{self.port}", timeout=30, trust_env=False
+        )
         self._reading = threading.Thread(target=lambda: self.said.extend(self.process.stderr))
         self._reading.start()
 
@@ -47,12 +50,11 @@ class Process:
         raise AssertionError(f"the service did not start: {self.said}")
 
     def post(self, path: str = "/translate", **body: object) -> httpx.Response:
-        return httpx.post(
-            f"http://127.0.0.1:{self.port}{path}", json=body, timeout=30, trust_env=False
-        )
+        return self.client.post(path, json=body)
 
     def end(self, *, seconds: float = 20) -> int:
         status = self.process.wait(seconds)
+        self.client.close()
         self._reading.join()
         return status
 
@@ -123,10 +125,9 @@ def test_killed_under_load_it_starts_again_at_once_and_ctrl_c_ends_it(start, fol
     assert one.end() == -signal.SIGKILL
     # The same port, with clients still knocking.
     again = start("--port", one.port, "--quiet", "--token-file", tmp_path / "token")
-    url = f"http://127.0.0.1:{again.port}/translate"
     for token, status in (("from-file", 200), ("other", 401)):
         headers = {"Authorization": f"Bearer {token}"}
-        answer = httpx.post(url, json={"text": "rot"}, headers=headers, trust_env=False, timeout=30)
+        answer = again.client.post("/translate", json={"text": "rot"}, headers=headers)
         assert answer.status_code == status
     stop.set()
     for thread in threads:
