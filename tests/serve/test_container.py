@@ -2,6 +2,7 @@
 
 import json
 import re
+import tomllib
 from pathlib import Path
 
 from multibranch import cli
@@ -48,6 +49,15 @@ def test_its_command_is_one_that_the_program_takes():
     health = only("HEALTHCHECK")
     assert f":{args.port}/health" in health
     compile(json.loads(health[health.index("[") :])[2], "HEALTHCHECK", "exec")
+
+
+def test_the_page_is_part_of_what_is_installed():
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        patterns = tomllib.load(file)["tool"]["setuptools"]["package-data"]["*"]
+    files = list((ROOT / "src" / "multibranch" / "serve" / "page").iterdir())
+    assert {path.name for path in files} >= {"index.html", "style.css", "page.js", "icon.svg"}
+    for path in files:
+        assert any(path.match(pattern) for pattern in patterns), path.name
 
 
 def test_what_it_installs_exists():

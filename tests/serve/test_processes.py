@@ -54,7 +54,6 @@ class Process:
 
     def end(self, *, seconds: float = 20) -> int:
         status = self.process.wait(seconds)
-        self.client.close()
         self._reading.join()
         return status
 
@@ -72,6 +71,7 @@ def start(folder):
         if one.process.poll() is None:
             one.process.kill()
         one.end()
+        one.client.close()
 
 
 def test_sigterm_finishes_what_is_in_flight_and_stops(start):
