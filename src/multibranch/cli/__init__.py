@@ -28,6 +28,7 @@ VERBS = {
     "study": "run the paper's tables, or a search, and report them beside the paper's numbers",
     "inspect": "draw the attention of every branch for one sentence",
     "export": "write a model for another engine: CTranslate2 (int8) or ONNX",
+    "serve": "serve translations over HTTP, with a page to try a model on",
 }
 
 

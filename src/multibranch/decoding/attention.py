@@ -86,13 +86,18 @@ def inspect(
     sentence: str,
     *,
     target: str | None = None,
+    translator: Translator | None = None,
     **options: Any,
 ) -> Inspection:
-    """Translate a sentence, or take `target` for its translation, and record the attention."""
+    """Translate a sentence, or take `target` for its translation, and record the attention.
+
+    `translator`, made from the same model, saves making one.
+    """
     if not sentence.strip():
         raise UserError("the sentence is empty: there is nothing to look at")
     if target is None:
-        [hypotheses] = Translator([model], text).generate([sentence], **options)
+        translator = translator or Translator([model], text)
+        [hypotheses] = translator.generate([sentence], **options)
         ids = list(hypotheses[0].ids) if hypotheses else []
         written = hypotheses[0].text if hypotheses else ""
     else:

@@ -32,6 +32,7 @@ def generate(
     batch_tokens: int | None = None,
     recorder: Recorder | None = None,
     progress: Callable[[int], None] | None = None,
+    stop: threading.Event | None = None,
 ) -> list[list[Hypothesis]]:
     """Decode sources, lists of ids that end with EOS; one list of hypotheses each, best first
     (samples in the order in which they were drawn).
@@ -41,6 +42,7 @@ def generate(
         batch_tokens: source tokens of a batch, padding counted.
         recorder: replay steps (see decoding/graphs.py).
         progress: called with the number of sentences that each batch finished.
+        stop: once it is set, the search breaks off with InterruptedError.
     """
     if prefixes is None:
         prefixes = [()] * len(sources)
@@ -59,7 +61,7 @@ def generate(
     lots = list(batches(lengths, batch_tokens, most=max(1, GPU_BATCH_ROWS // options.rows)))
     workers = torch.get_num_threads() if models.device.type == "cpu" else 1
     with _attention(models.device):
-        for members, results in spread(decode, lots, workers=workers):
+        for members, results in spread(decode, lots, workers=workers, stop=stop):
             for member, hypotheses in zip(members, results):
                 found[member] = hypotheses
             if progress is not None:

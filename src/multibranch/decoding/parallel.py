@@ -17,14 +17,18 @@ Result = TypeVar("Result")
 
 
 def spread(
-    work: Callable[[Work, threading.Event], Result], items: Sequence[Work], *, workers: int
+    work: Callable[[Work, threading.Event], Result],
+    items: Sequence[Work],
+    *,
+    workers: int,
+    stop: threading.Event | None = None,
 ) -> Iterator[tuple[Work, Result]]:
     """Every item with its result, as they come; `workers` items at once, one thread each.
 
     When the caller breaks off, or one item fails, the event that the work is given is set, so that
-    the others end soon too.
+    the others end soon too. `stop` is that event, where someone else may set it as well.
     """
-    stop = threading.Event()
+    stop = stop or threading.Event()
     if workers < 2 or len(items) < 2:
         for item in items:
             yield item, work(item, stop)

@@ -2,6 +2,7 @@
 
 import itertools
 import re
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
@@ -162,7 +163,7 @@ class Translator:
             sources, asked, prefixes=begun, batch_tokens=batch_tokens, progress=progress
         )
         plain = tokenised if tokenised_output is None else tokenised_output
-        written = self._write(found, tokenised=plain, distinct=not asked.sample)
+        written = self.write(found, tokenised=plain, distinct=not asked.sample)
         results = [[_BLANK]] * len(lines)
         for place, hypotheses in zip(filled, written):
             results[place] = hypotheses
@@ -176,8 +177,12 @@ class Translator:
         prefixes: Sequence[Sequence[int]] | None = None,
         batch_tokens: int | None = None,
         progress: Callable[[int], None] | None = None,
+        stop: threading.Event | None = None,
     ) -> list[list[Hypothesis]]:
-        """Ids in, hypotheses without texts out: the part that another engine does its own way."""
+        """Ids in, hypotheses without texts out: the part that another engine does its own way.
+
+        Once `stop` is set, the search may break off with InterruptedError.
+        """
         return generate(
             self.models,
             sources,
@@ -186,6 +191,7 @@ class Translator:
             batch_tokens=batch_tokens,
             recorder=self._recorder,
             progress=progress,
+            stop=stop,
         )
 
     def stream(
@@ -211,10 +217,10 @@ class Translator:
             given = begun if any(begun) else None
             yield from zip(lot, self.generate(lot, prefixes=given, **settings))
 
-    def _write(
-        self, found: list[list[Hypothesis]], *, tokenised: bool, distinct: bool
+    def write(
+        self, found: list[list[Hypothesis]], *, tokenised: bool = False, distinct: bool = True
     ) -> list[list[Hypothesis]]:
-        """Give the hypotheses their texts."""
+        """Give the hypotheses of every sentence their texts; with `distinct`, no text twice."""
         ids = [hypothesis.ids for hypotheses in found for hypothesis in hypotheses]
         texts = iter(self.text.decode(ids, side="target", tokenised=tokenised))
         written = []

@@ -13,6 +13,7 @@ ours (2·beam candidates, ended ones set aside, done when `beam` have ended) but
 
 import json
 import os
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
@@ -155,8 +156,9 @@ class CTranslate2Engine(Translator):
         prefixes: Sequence[Sequence[int]] | None = None,
         batch_tokens: int | None = None,
         progress: Callable[[int], None] | None = None,
+        stop: threading.Event | None = None,
     ) -> list[list[Hypothesis]]:
-        """Ids in, hypotheses without texts out; see the head of this module."""
+        """Ids in, hypotheses without texts out; see the head of this module. `stop` is not seen."""
         begun = prefixes if prefixes is not None else [()] * len(sources)
         sentences = [self._sentence(s, p, options) for s, p in zip(sources, begun)]
         forbid = bool(options.min_length or options.no_repeat_ngram or any(map(len, begun)))

@@ -56,7 +56,7 @@ class MosesTokeniser:
         self._apostrophes = rules.apostrophes
         self._alpha = rules.alpha
         self._lower = rules.lower
-        self._prefixes, self._numeric_prefixes = _prefixes(language)
+        self._prefixes, self._numeric_prefixes = abbreviations(language)
 
     def __call__(self, line: str) -> str:
         """The words of one line, separated by blanks, with Moses' escapes (&apos; and so on)."""
@@ -173,7 +173,7 @@ def _characters(category: str) -> str:
 
 
 @cache
-def _prefixes(language: str) -> tuple[frozenset[str], frozenset[str]]:
+def abbreviations(language: str) -> tuple[frozenset[str], frozenset[str]]:
     """The abbreviations that keep their period, and those that keep it before a number."""
     always: set[str] = set()
     before_numbers: set[str] = set()

@@ -36,6 +36,7 @@ _BYTES = [0x01, *range(0x80, 0xC0), *range(0xC2, 0xF5)]
 _FEED_WORDS = 2000
 _FEED_TOTAL = 50_000_000
 _CACHED_WORDS = 300_000
+_LONG_WORD = 100  # characters; longer words are not kept
 
 
 class WordCounter:
@@ -207,19 +208,27 @@ class WordEncoder:
         if not all(map(_single_blanks, lines)):
             return [encoding.ids for encoding in self._tokenizer.encode_batch_fast(list(lines))]
         words = [line.split(" ") if line else [] for line in lines]
-        self._learn(set(itertools.chain.from_iterable(words)))
-        known = self._known
+        known = self._learn(set(itertools.chain.from_iterable(words)))
         encoded = [[i for word in line for i in known[word]] for line in words]
         for ids in encoded:
             ids.append(EOS)
         return encoded
 
-    def _learn(self, words: set[str]) -> None:
+    def _learn(self, words: set[str]) -> dict[str, list[int]]:
+        """The ids of these words, and of others; no other thread takes any of them away."""
         if len(self._known) > _CACHED_WORDS:
-            self._known.clear()
-        new = [word for word in words if word not in self._known]
+            self._known = {}
+        known = self._known
+        new = [word for word in words if word not in known]
         encodings = self._tokenizer.encode_batch_fast(new, add_special_tokens=False)
-        self._known.update(zip(new, (encoding.ids for encoding in encodings)))
+        learned = dict(zip(new, (encoding.ids for encoding in encodings)))
+        if any(len(word) > _LONG_WORD for word in new):
+            # Such words hardly come twice, and would fill the memory of what runs for months.
+            long = {word: ids for word, ids in learned.items() if len(word) > _LONG_WORD}
+            known.update((word, ids) for word, ids in learned.items() if word not in long)
+            return {**{word: known[word] for word in words if word in known}, **long}
+        known.update(learned)
+        return known
 
 
 def _single_blanks(line: str) -> bool:

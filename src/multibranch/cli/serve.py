@@ -1,0 +1,127 @@
+"""Serve translations over HTTP, with a page to try the model on.
+
+  multibranch serve runs/mat                                 http://127.0.0.1:8000
+  multibranch serve exported --engine ctranslate2            what `multibranch export` wrote
+  multibranch serve runs/mat --host 0.0.0.0 --token-file token
+
+  curl localhost:8000/translate --json '{"text": "Ein Hund läuft.", "n_best": 3}'
+
+POST /translate takes a text or many, /translate/stream a document, /inspect shows the attention of
+every branch; GET /health, /metrics (Prometheus) and /model tell about the service, /docs describes
+all of it and / is the page. Texts of many clients are translated in common batches.
+
+The service listens to this machine only unless --host says otherwise. It asks for a bearer token
+where --token-file or the environment's MULTIBRANCH_TOKEN has one. Of a request only sizes and times
+are logged. SIGTERM and Ctrl-C finish what is in flight.
+"""
+
+import argparse
+
+_LIMITS = {
+    "body_bytes": (int, 1_000_000, "bytes of a request's body"),
+    "sentences": (int, 64, "texts in one request"),
+    "tokens": (int, 256, "tokens of a text"),
+    "inspect_tokens": (int, 80, "tokens of a text whose attention is asked for"),
+    "characters": (int, 10_000, "characters of a text"),
+    "beam": (int, 16, "the widest beam"),
+    "queue": (int, 512, "texts that wait or are being translated; beyond: 503"),
+    "seconds": (float, 30.0, "seconds that a request may take"),
+    "body_seconds": (float, 15.0, "seconds that sending a body may take"),
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", metavar="DIR", help="a model directory, or an exported folder")
+    parser.add_argument(
+        "--engine",
+        default="torch",
+        choices=["torch", "ctranslate2"],
+        help="what decodes; ctranslate2 takes what `multibranch export` wrote (default torch)",
+    )
+    parser.add_argument("--host", default="127.0.0.1", help="where to listen (default 127.0.0.1)")
+    parser.add_argument(
+        "--port", type=int, default=8000, help="where to listen; 0: any free one (default 8000)"
+    )
+    parser.add_argument("--device", default="auto", help="cpu, cuda or auto (default)")
+    parser.add_argument(
+        "--token-file", metavar="FILE", help="a file with the bearer token that clients must send"
+    )
+    parser.add_argument(
+        "--cors",
+        action="append",
+        default=[],
+        metavar="ORIGIN",
+        help="let pages of this origin call the service, such as https://example.org; repeatable",
+    )
+    parser.add_argument(
+        "--batch-milliseconds",
+        type=float,
+        default=5.0,
+        metavar="MS",
+        help="how long a text waits for others to be translated with (default 5)",
+    )
+    parser.add_argument(
+        "--batch-tokens",
+        type=int,
+        default=1024,
+        metavar="N",
+        help="source tokens translated together for every core (default 1024)",
+    )
+    parser.add_argument(
+        "--branch-choices",
+        type=int,
+        default=8,
+        metavar="N",
+        help="choices of branches kept ready, each with a copy of the weights (default 8)",
+    )
+    parser.add_argument(
+        "--grace-seconds",
+        type=float,
+        default=30.0,
+        metavar="S",
+        help="how long SIGTERM lets requests in flight take (default 30)",
+    )
+    parser.add_argument("--quiet", action="store_true", help="no line for every request")
+    group = parser.add_argument_group("limits", "what a request may ask for")
+    for name, (kind, default, what) in _LIMITS.items():
+        group.add_argument(
+            f"--max-{name.replace('_', '-')}",
+            dest=f"max_{name}",
+            type=kind,
+            default=default,
+            metavar="N",
+            help=f"{what} (default {default:,})",
+        )
+
+
+def run(args: argparse.Namespace) -> None:
+    from multibranch.errors import UserError
+
+    try:
+        from multibranch.serve.running import read_token, serve
+    except ImportError as error:
+        if (error.name or "").partition(".")[0] not in ("fastapi", "uvicorn", "pydantic"):
+            raise
+        raise UserError(
+            f"serving needs the package {error.name}: pip install 'multibranch[serve]'"
+        ) from None
+    from multibranch.serve.options import Limits, ServeOptions
+
+    options = ServeOptions(
+        limits=Limits(**{name: getattr(args, f"max_{name}") for name in _LIMITS}),
+        token=read_token(args.token_file),
+        origins=tuple(args.cors),
+        batch_milliseconds=args.batch_milliseconds,
+        batch_tokens=args.batch_tokens,
+        branch_choices=args.branch_choices,
+        grace_seconds=args.grace_seconds,
+        log=not args.quiet,
+    )
+    serve(
+        args.model,
+        engine=args.engine,
+        host=args.host,
+        port=args.port,
+        device=args.device,
+        options=options,
+    )

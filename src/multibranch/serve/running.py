@@ -1,0 +1,142 @@
+"""Runs the service: a socket, signals, and a line that says where it is."""
+
+import os
+import signal
+import socket
+import stat
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import uvicorn
+from fastapi import FastAPI
+
+from multibranch.errors import UserError
+from multibranch.serve.api import make_app
+from multibranch.serve.engine import Engine
+from multibranch.serve.options import ServeOptions
+from multibranch.serve.service import Service
+
+TOKEN_VARIABLE = "MULTIBRANCH_TOKEN"
+_KEEP_ALIVE = 5  # seconds that an idle connection stays open
+_HEADER_BYTES = 16_384
+_SWITCH_SECONDS = 0.0005
+
+
+def serve(
+    folder: str | Path,
+    *,
+    engine: str = "torch",
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    device: str = "auto",
+    options: ServeOptions | None = None,
+    tell: Callable[[str], None] = lambda line: print(line, file=sys.stderr, flush=True),
+) -> None:
+    """Serve a model until SIGTERM or Ctrl-C, which finish what is in flight.
+
+    Args:
+        folder: a model directory, or with engine="ctranslate2" an exported folder.
+        port: 0 takes any that is free.
+        tell: is given the line that says where the service is, as soon as it answers.
+    """
+    options = options or ServeOptions()
+    listening = bind(host, port)  # first: a port that is taken should not cost a model's loading
+    try:
+        loaded = Engine.load(folder, engine=engine, device=device, choices=options.branch_choices,
+                             batch_tokens=options.batch_tokens)  # fmt: skip
+        service = Service(loaded, options)
+        warm_up(service)
+        server = make_server(make_app(service), options, tell=tell)
+        if threading.current_thread() is threading.main_thread():
+            # uvicorn raises the signal again when all is finished; that shall not kill us then.
+            signal.signal(signal.SIGTERM, lambda *_: None)
+        # The decoding threads would let the one that answers wait five milliseconds, many times.
+        sys.setswitchinterval(_SWITCH_SECONDS)
+        server.run(sockets=[listening])
+    finally:
+        listening.close()
+
+
+def make_server(
+    app: FastAPI, options: ServeOptions, *, tell: Callable[[str], None] = lambda line: None
+) -> uvicorn.Server:
+    """The HTTP server for an application; give `run` the sockets."""
+    config = uvicorn.Config(
+        app,
+        http="h11",
+        ws="none",
+        loop="asyncio",
+        lifespan="on",
+        log_config=None,
+        log_level="warning",
+        access_log=False,  # it would write whole addresses
+        proxy_headers=False,
+        server_header=False,
+        timeout_keep_alive=_KEEP_ALIVE,
+        timeout_graceful_shutdown=max(1, round(options.grace_seconds)),
+        h11_max_incomplete_event_size=_HEADER_BYTES,
+    )
+    return _Server(config, tell)
+
+
+class _Server(uvicorn.Server):
+    """Says where it is once it listens."""
+
+    def __init__(self, config: uvicorn.Config, tell: Callable[[str], None]) -> None:
+        super().__init__(config)
+        self._tell = tell
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for listening in sockets or []:
+            host, port = listening.getsockname()[:2]
+            shown = f"[{host}]" if ":" in host else host
+            self._tell(f"multibranch serve: http://{shown}:{port} (Ctrl-C ends it)")
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A socket for that address. It refuses connections until the server listens on it."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listening = socket.socket(family, kind, protocol)
+    except (OSError, OverflowError, UnicodeError) as error:
+        raise UserError(f"there is no address {host!r} to listen on: {error}") from None
+    try:
+        # Without this a service that was killed could not come back for a minute.
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+    except (OSError, OverflowError) as error:
+        listening.close()
+        what = getattr(error, "strerror", None) or error
+        raise UserError(f"cannot listen on {host}:{port}: {what}; choose another --port") from None
+    return listening
+
+
+def warm_up(service: Service) -> None:
+    """Translate once, so that the first client does not wait for what is set up on first use."""
+    engine = service.engine
+    engine.text.decode(engine.text.encode(["1"], side="target"), side="target")
+    engine.translator.generate(["1"])
+
+
+def read_token(path: str | None) -> str | None:
+    """The bearer token of a file, else of the environment; None where neither has one."""
+    if path is None:
+        return os.environ.get(TOKEN_VARIABLE) or None
+    try:
+        content = Path(path).read_text(encoding="utf-8").strip()
+        mode = Path(path).stat().st_mode
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"the token file {path} cannot be read: {error}") from None
+    if not content:
+        raise UserError(f"the token file {path} is empty")
+    if mode & stat.S_IROTH:
+        print(
+            f"multibranch serve: anyone on this machine can read {path}; chmod 600 it",
+            file=sys.stderr,
+        )
+    return content

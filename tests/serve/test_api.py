@@ -1,0 +1,526 @@
+"""The service over HTTP: answers are the Translator's, limits and keys hold, nothing is told."""
+
+import json
+import re
+import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import pytest
+
+from multibranch.decoding import Translator
+from multibranch.decoding.attention import inspect
+from multibranch.directory import load_model, load_text
+from multibranch.serve.engine import Engine
+from multibranch.serve.guard import CONTENT_POLICY
+
+LINES = ["Der Mann läuft.", "Ein Hund sieht die Frau, und das Haus?", "rot", "über grün ."]
+
+
+@pytest.fixture(scope="module")
+def translator(folder) -> Translator:
+    return Translator.load(folder, device="cpu")
+
+
+# -- Translating ------------------------------------------------------------------------------
+
+
+def test_one_text(served, translator):
+    answer = served.translate(LINES[0])
+    assert answer.status_code == 200
+    [translation] = answer.json()["translations"]
+    [expected] = translator.generate([LINES[0]])
+    assert translation["text"] == expected[0].text
+    assert translation["hypotheses"][0]["score"] == pytest.approx(expected[0].score, abs=1e-5)
+    assert answer.json()["seconds"] >= 0
+
+
+def test_many_texts_in_order_and_blank_ones_stay_blank(served, translator):
+    lines = [*LINES, "", " \t ", *LINES[::-1]]
+    found = served.translate(lines).json()["translations"]
+    assert [one["text"] for one in found] == translator.translate(lines)
+
+
+def test_n_best_and_beam(served, translator):
+    found = served.translate(LINES, n_best=4, beam=6, length_penalty=0.3).json()["translations"]
+    expected = translator.translate(LINES, n_best=4, beam=6, length_penalty=0.3)
+    for one, hypotheses in zip(found, expected, strict=True):
+        assert [h["text"] for h in one["hypotheses"]] == [h.text for h in hypotheses]
+
+
+@pytest.mark.parametrize("branches", [[1], [3], [1, 3], [3, 2], [1, 2, 3]])
+def test_some_branches_only(served, folder, branches):
+    chosen = Translator.load(folder, device="cpu", branches=[b - 1 for b in sorted(branches)])
+    found = served.translate(LINES, branches=branches).json()["translations"]
+    assert [one["text"] for one in found] == chosen.translate(LINES)
+
+
+def test_branches_of_requests_that_come_together_do_not_mix(served, folder):
+    choices = [None, [1], [2], [1, 2], None, [3]] * 4
+    alone = {
+        str(c): Translator.load(
+            folder, device="cpu", branches=None if c is None else [b - 1 for b in c]
+        ).translate(LINES)
+        for c in choices
+    }
+    with ThreadPoolExecutor(12) as pool:
+        answers = list(pool.map(lambda c: served.translate(LINES, branches=c).json(), choices))
+    for choice, answer in zip(choices, answers, strict=True):
+        assert [one["text"] for one in answer["translations"]] == alone[str(choice)]
+
+
+def test_choices_of_branches_beyond_those_kept_ready(start):
+    one = start(branch_choices=1)
+    for branches in ([1], [2], [1], [3]):
+        assert one.translate("rot", branches=branches).status_code == 200
+    assert len(one.service.engine._ready) == 1
+
+
+def test_texts_of_many_clients_are_translated_together(start):
+    one = start(batch_milliseconds=200)
+    with ThreadPoolExecutor(16) as pool:
+        answers = list(pool.map(one.translate, LINES * 4))
+    assert all(answer.status_code == 200 for answer in answers)
+    batches = one.service.metrics.batch_sentences
+    assert batches.sum() == 16
+    assert batches.count() <= 4
+
+
+# -- Attention --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["cross", "encoder", "decoder"])
+def test_attention_is_that_of_inspect(served, folder, kind):
+    with served.client() as client:
+        found = client.post("/inspect", json={"text": LINES[1], "kind": kind, "beam": 3}).json()
+    expected = inspect(load_model(folder), load_text(folder), LINES[1], beam=3, length_penalty=0.6)
+    assert found["text"] == expected.target_text
+    assert (found["rows"], found["columns"]) == (expected.rows(kind), expected.columns(kind))
+    assert found["branches"] == [1, 2, 3]
+    for layer, wanted in zip(found["layers"], expected.of_kind(kind), strict=True):
+        assert layer["layer"] == wanted.layer
+        flat = [value for branch in layer["branches"] for row in branch for value in row]
+        assert flat == pytest.approx(wanted.branches.flatten().tolist(), abs=6e-5)
+        for row in (row for branch in layer["branches"] for row in branch):
+            assert sum(row) == pytest.approx(1, abs=5e-3)
+
+
+def test_attention_of_some_branches_and_of_a_given_target(served, translator, folder):
+    asked = {"text": LINES[0], "branches": [3, 1], "target": "der Hund"}
+    with served.client() as client:
+        found = client.post("/inspect", json=asked).json()
+    assert (found["branches"], found["text"]) == ([1, 3], "der Hund")
+    assert all(len(layer["branches"]) == 2 for layer in found["layers"])
+
+
+# -- Documents --------------------------------------------------------------------------------
+
+
+def lines_of(answer: httpx.Response) -> list[dict]:
+    return [json.loads(line) for line in answer.text.splitlines()]
+
+
+def test_a_document_comes_back_sentence_by_sentence(served, translator):
+    document = "Der Mann läuft. Ein Hund sieht die Frau!\n\nDas Haus? Rot, am 3. Mai.\n"
+    with served.client() as client:
+        answer = client.post("/translate/stream", json={"text": document, "n_best": 2})
+    assert answer.headers["content-type"] == "application/x-ndjson"
+    *found, end = lines_of(answer)
+    sources = ["Der Mann läuft.", "Ein Hund sieht die Frau!", "Das Haus?", "Rot, am 3. Mai."]
+    assert [one["source"] for one in found] == sources
+    assert [one["paragraph"] for one in found] == [1, 1, 2, 2]
+    assert [one["sentence"] for one in found] == [1, 2, 3, 4]
+    assert [one["text"] for one in found] == translator.translate(sources)
+    assert all(len(one["hypotheses"]) <= 2 for one in found)
+    assert (end["done"], end["lines"], end["failed"]) == (True, 4, 0)
+
+
+def test_a_document_is_sent_while_it_is_translated(served):
+    document = "Der Mann sieht die Frau. " * 120
+    before = served.service.metrics.sentences.value()
+    with (
+        served.client() as client,
+        client.stream("POST", "/translate/stream", json={"text": document}) as answer,
+    ):
+        lines = answer.iter_lines()
+        next(lines)
+        # The rest cannot be done: no more than a few sentences are ahead of the reader.
+        assert served.service.metrics.sentences.value() - before < 100
+        rest = list(lines)
+    assert json.loads(rest[-1])["lines"] == 120
+
+
+def test_a_sentence_too_long_is_cut_and_a_word_too_long_is_told(start):
+    one = start(limits={"tokens": 12, "characters": 400})
+    document = "der Mann und die Frau, " * 12 + "das Haus.\n" + "x" * 3000 + "\nrot"
+    with one.client() as client:
+        *found, end = lines_of(client.post("/translate/stream", json={"text": document}))
+    parts = [line for line in found if line["sentence"] == 1]
+    assert " ".join(line["source"] for line in parts) == document.split("\n")[0]
+    assert [line["part"] for line in parts] == list(range(1, len(parts) + 1))
+    assert len(parts) > 1
+    assert all(line["source"].endswith((",", ".")) and line["text"] for line in parts)
+    word, rot = found[len(parts) :]
+    assert "3,000 characters" in word["error"]
+    assert "text" not in word
+    assert (rot["sentence"], rot["source"]) == (3, "rot")
+    assert rot["text"]
+    assert "part" not in rot
+    assert (end["done"], end["lines"], end["failed"]) == (True, len(found), 1)
+
+
+def test_no_document_is_no_sentence(served):
+    with served.client() as client:
+        [end] = lines_of(client.post("/translate/stream", json={"text": " \n\n "}))
+    assert (end["done"], end["lines"]) == (True, 0)
+
+
+def test_a_reader_who_goes_away_stops_the_document(start, until):
+    one = start()
+    document = "Der Mann sieht die Frau, und das Haus. " * 2000
+    with (
+        one.client() as client,
+        client.stream("POST", "/translate/stream", json={"text": document}) as answer,
+    ):
+        next(answer.iter_lines())
+    until(lambda: one.service.batcher.admitted == 0)
+    assert one.service.metrics.sentences.value() < 1000
+
+
+# -- Limits -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ({"text": ["rot"] * 5}, "5 texts are more than the 4"),
+        ({"text": "rot " * 41}, "the text has 41 tokens; 40 are the most"),
+        ({"text": ["rot", "rot " * 41]}, "text 2 has 41 tokens"),
+        ({"text": "x" * 1001}, "has 1,001 characters; 1,000 are the most"),
+        ({"text": "rot", "beam": 9}, "the beam may be 8 wide at most"),
+        ({"text": "rot", "beam": 65}, "beam: Input should be less than or equal to 64"),
+        ({"text": "rot", "n_best": 4}, "a beam of 3 cannot give the 4 best"),
+        ({"text": "rot", "branches": [4]}, "branches are numbered 1 to 3"),
+        ({"text": "rot", "branches": [1, 1]}, "every branch may be named once"),
+        ({"text": "rot", "branches": []}, "branches: "),
+        ({"text": "rot", "colour": 1}, "a field that is not known here"),
+        ({"text": []}, "text: "),
+        ({"text": None}, "text: "),
+        ({"text": ["rot", 7]}, r"text\.2: Input should be a valid string"),
+        ({}, "text: Field required"),
+        ([], "the body: "),
+    ],
+)
+def test_what_cannot_be_done_is_said_in_a_sentence(small, body, words):
+    with small.client() as client:
+        answer = client.post("/translate", json=body)
+    assert answer.status_code == 422
+    assert re.search(words, answer.json()["error"]), answer.json()
+
+
+def test_inspecting_has_limits_of_its_own(small):
+    with small.client() as client:
+        answer = client.post("/inspect", json={"text": "rot " * 21})
+        assert (answer.status_code, "20 are the most" in answer.text) == (422, True)
+        answer = client.post("/inspect", json={"text": "rot", "target": "rot " * 41})
+        assert (answer.status_code, "40 are the most" in answer.text) == (422, True)
+        answer = client.post("/inspect", json={"text": " "})
+        assert (answer.status_code, "blank" in answer.text) == (422, True)
+
+
+def test_a_body_that_says_it_is_too_large_is_not_read(small):
+    with socket.create_connection(("127.0.0.1", small.port)) as wire:
+        wire.sendall(
+            b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            b"Content-Length: 99999999999\r\n\r\n"
+        )
+        answer = _all(wire)
+    assert answer.startswith(b"HTTP/1.1 413 ")
+    assert b"the body may have 20,000 bytes at most" in answer
+
+
+def test_a_body_of_unknown_size_is_counted_while_it_comes(small):
+    with socket.create_connection(("127.0.0.1", small.port)) as wire:
+        wire.sendall(
+            b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            b"Transfer-Encoding: chunked\r\n\r\n"
+        )
+        for _ in range(3):
+            wire.sendall(b"2000\r\n" + b" " * 0x2000 + b"\r\n")
+        answer = _all(wire)
+    assert answer.startswith(b"HTTP/1.1 413 ")
+
+
+def test_a_body_that_does_not_come_is_not_waited_for(small):
+    with socket.create_connection(("127.0.0.1", small.port)) as wire:
+        wire.sendall(
+            b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            b'Content-Length: 50\r\n\r\n{"text":'
+        )
+        answer = _all(wire)
+    assert answer.startswith(b"HTTP/1.1 408 ")
+    assert b"did not arrive within 0.5 seconds" in answer
+
+
+def _all(wire: socket.socket) -> bytes:
+    wire.settimeout(10)
+    parts = []
+    while part := wire.recv(65536):
+        parts.append(part)
+    return b"".join(parts)
+
+
+def test_a_full_queue_is_answered_503_with_retry_after(start):
+    one = start(limits={"queue": 2, "sentences": 2}, batch_milliseconds=100)
+    with ThreadPoolExecutor(16) as pool:
+        answers = list(pool.map(one.translate, ["Der Mann läuft."] * 32))
+    statuses = {answer.status_code for answer in answers}
+    assert statuses == {200, 503}
+    refused = [answer for answer in answers if answer.status_code == 503]
+    assert all(1 <= int(answer.headers["retry-after"]) <= 60 for answer in refused)
+    assert all("the queue is full" in answer.json()["error"] for answer in refused)
+    assert one.service.metrics.refused.value() == len(refused)
+    assert one.translate("rot").status_code == 200
+    assert one.service.batcher.admitted == 0
+
+
+def test_what_takes_too_long_is_answered_504_and_dropped(start, until):
+    one = start(limits={"seconds": 0.1}, batch_milliseconds=400)
+    answer = one.translate("Der Mann läuft.")
+    assert answer.status_code == 504
+    assert "longer than 0.1 seconds" in answer.json()["error"]
+    until(lambda: one.service.metrics.cancelled.value() == 1)
+    time.sleep(0.5)
+    assert one.service.metrics.batch_sentences.count() == 0  # it was never translated
+    assert one.service.batcher.admitted == 0
+
+
+def test_a_client_who_has_gone_is_not_translated_for(start, until):
+    one = start(batch_milliseconds=500)
+    body = b'{"text": "Der Mann"}'
+    wire = socket.create_connection(("127.0.0.1", one.port))
+    wire.sendall(
+        b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        b"Content-Length: %d\r\n\r\n%s" % (len(body), body)
+    )
+    until(lambda: one.service.batcher.admitted == 1)
+    wire.close()
+    until(lambda: one.service.batcher.admitted == 0, seconds=0.4)
+    time.sleep(0.6)
+    assert one.service.metrics.batch_sentences.count() == 0
+    assert one.service.metrics.requests.value(status="499") == 1
+    assert one.translate("rot").status_code == 200
+
+
+# -- Who may ask, and what is told ------------------------------------------------------------
+
+
+def test_a_bearer_token_is_asked_for_where_there_is_one(start):
+    one = start(token="s3cret-token")
+    secret = {"Authorization": "Bearer s3cret-token"}
+    with one.client() as client:
+        for method, path in [
+            ("POST", "/translate"),
+            ("POST", "/translate/stream"),
+            ("POST", "/inspect"),
+            ("GET", "/model"),
+            ("GET", "/metrics"),
+            ("GET", "/elsewhere"),
+        ]:
+            for headers in (
+                {},
+                {"Authorization": "Bearer wrong"},
+                {"Authorization": "Bearer s3cret-tokenX"},
+                {"Authorization": "Basic s3cret-token"},
+                {"Authorization": "s3cret-token"},
+                {"Authorization": "Bearer"},
+            ):
+                answer = client.request(method, path, headers=headers, json={"text": "rot"})
+                assert answer.status_code == 401, (path, headers)
+                assert answer.headers["www-authenticate"] == "Bearer"
+                assert "s3cret" not in answer.text
+        for path in ("/", "/health", "/docs", "/openapi.json", "/page.js", "/style.css"):
+            assert client.get(path).status_code == 200
+        assert client.post("/translate", json={"text": "rot"}, headers=secret).status_code == 200
+        lower = {"Authorization": "bearer s3cret-token"}  # the scheme knows no case
+        assert client.get("/model", headers=lower).status_code == 200
+        description = client.get("/openapi.json").json()
+    assert description["components"]["securitySchemes"]["bearer"]["scheme"] == "bearer"
+    assert description["paths"]["/translate"]["post"]["security"] == [{"bearer": []}]
+    assert "s3cret" not in json.dumps(description)
+
+
+def test_a_token_is_asked_for_before_a_body_is_read(start):
+    one = start(token="t")
+    with socket.create_connection(("127.0.0.1", one.port)) as wire:
+        wire.sendall(b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Length: 500\r\n\r\n")
+        wire.settimeout(5)
+        assert wire.recv(4096).startswith(b"HTTP/1.1 401 ")
+
+
+def test_other_origins_may_not_read_answers_unless_named(served, start):
+    asked = {"Origin": "https://example.org"}
+    preflight = {**asked, "Access-Control-Request-Method": "POST"}
+    with served.client() as client:
+        for answer in (
+            client.get("/health", headers=asked),
+            client.options("/translate", headers=preflight),
+        ):
+            assert not [name for name in answer.headers if name.startswith("access-control")]
+    named = start(origins=("https://example.org",), token="t")
+    with named.client() as client:
+        answer = client.options("/translate", headers=preflight)
+        assert answer.status_code == 200
+        assert answer.headers["access-control-allow-origin"] == "https://example.org"
+        other = client.get("/health", headers={"Origin": "https://example.com"})
+        assert "access-control-allow-origin" not in other.headers
+
+
+def test_a_form_of_another_site_is_not_taken_for_json(served):
+    with served.client() as client:
+        answer = client.post(
+            "/translate", content=b'{"text": "rot"}', headers={"Content-Type": "text/plain"}
+        )
+    assert answer.status_code == 422
+
+
+def test_every_answer_has_its_protective_headers(served):
+    with served.client() as client:
+        for path in ("/", "/page.js", "/docs", "/model", "/absent", "/health"):
+            headers = client.get(path).headers
+            assert headers["content-security-policy"] == CONTENT_POLICY
+            assert headers["x-content-type-options"] == "nosniff"
+            assert headers["referrer-policy"] == "no-referrer"
+            assert "server" not in headers
+    assert "unsafe" not in CONTENT_POLICY
+    assert "default-src 'none'" in CONTENT_POLICY
+
+
+def test_the_pages_name_no_other_host(served):
+    with served.client() as client:
+        for path in ("/", "/page.js", "/style.css", "/docs", "/icon.svg"):
+            content = client.get(path).text
+            hosts = set(re.findall(r"(?:https?:)?//[\w.-]+\.\w+", content))
+            assert hosts <= {"http://www.w3.org"}, path  # the name of SVG, which nothing fetches
+
+
+def test_the_reference_describes_every_endpoint(served):
+    with served.client() as client:
+        description = client.get("/openapi.json").json()
+        page = client.get("/docs").text
+    assert set(description["paths"]) == {
+        "/translate",
+        "/translate/stream",
+        "/inspect",
+        "/model",
+        "/health",
+        "/metrics",
+    }
+    for path, operations in description["paths"].items():
+        assert f"<code>{path}</code>" in page
+        for operation in operations.values():
+            assert operation["description"]
+            if "requestBody" in operation:
+                statuses = {"200", "400", "401", "408", "413", "422", "503", "504"}
+                assert statuses <= set(operation["responses"])
+                retry = operation["responses"]["503"]["headers"]
+                assert "Retry-After" in retry
+    assert "<script" not in page
+
+
+def test_health_model_and_metrics(served):
+    served.translate(LINES)
+    with served.client() as client:
+        assert client.get("/health").json()["status"] == "ok"
+        model = client.get("/model").json()
+        text = client.get("/metrics").text
+    assert (model["engine"], model["branches"], model["beam"]) == ("torch", 3, 3)
+    assert (model["source_language"], model["target_language"]) == ("de", "en")
+    assert model["limits"]["queue"] == 512
+    values = dict(re.findall(r"^(multibranch_\S+) (\S+)$", text, re.MULTILINE))
+    assert float(values['multibranch_requests_total{endpoint="/translate",status="200"}']) >= 1
+    assert float(values["multibranch_sentences_total"]) >= 4
+    assert float(values["multibranch_resident_memory_bytes"]) > 1e6
+    assert float(values["multibranch_queue_sentences"]) == 0
+    for line in text.splitlines():
+        assert re.fullmatch(r"# (HELP|TYPE) \w+ .+|\w+(\{.*\})? [0-9.e+-]+", line), line
+    buckets = [
+        int(value)
+        for name, value in re.findall(r"^(multibranch_batch_seconds_bucket\S+) (\d+)$", text, re.M)
+    ]
+    assert buckets == sorted(buckets)
+
+
+def test_nothing_of_a_request_is_logged_beyond_sizes_and_times(start, until, capfd):
+    one = start(log=True, token="sesame")
+    secret = "Geheimnis"
+    with one.client(headers={"Authorization": "Bearer sesame"}) as client:
+        client.post("/translate", json={"text": secret})
+        client.post("/translate", json={"text": [secret, 5]})
+        client.post(f"/{secret}?q={secret}", content=secret.encode() * 3)
+        client.post("/translate", content=b"\xff\xfe" + secret.encode())
+        client.post("/inspect", json={"text": secret})
+        client.post("/translate/stream", json={"text": secret})
+        client.get("/", headers={"User-Agent": secret, "X": secret})
+    until(lambda: one.service.metrics.requests.value() == 7)
+    time.sleep(0.05)  # a line is written when its request has been answered and counted
+    captured = capfd.readouterr()
+    said = captured.out + captured.err
+    assert secret not in said
+    assert "sesame" not in said
+    lines = [line for line in said.splitlines() if " in=" in line]
+    assert len(lines) == 7
+    for line in lines:
+        assert re.fullmatch(r"\S+ (/[\w/]*|other) \d+ in=\d+ out=\d+ ms=[\d.]+", line), line
+
+
+def test_a_fault_of_ours_is_a_500_without_details_and_the_next_request_works(start, capfd):
+    one = start()
+    real = one.service.engine.run
+
+    def failing(key, items, stop):
+        raise RuntimeError(f"the items were {items}")
+
+    one.service.batcher._run = failing
+    answer = one.translate("Geheimnis")
+    assert answer.status_code == 500
+    assert answer.json() == {
+        "error": "the service failed on this request; it is at fault, not the request"
+    }
+    one.service.batcher._run = real
+    assert one.translate("rot").status_code == 200
+    said = capfd.readouterr().err
+    assert "RuntimeError at " in said
+    assert "the items were" not in said
+
+
+def test_unknown_addresses_and_methods(served):
+    with served.client() as client:
+        assert client.get("/nothing").json() == {"error": "Not Found"}
+        assert client.get("/translate").status_code == 405
+        assert client.get("/../../etc/passwd").status_code == 404
+        assert client.get("/%2e%2e/%2e%2e/etc/passwd").status_code == 404
+
+
+# -- The other engine -------------------------------------------------------------------------
+
+
+def test_an_exported_model_is_served_as_well(folder, tmp_path, start, translator):
+    pytest.importorskip("ctranslate2")
+    from multibranch.export import export
+
+    export(folder, tmp_path / "exported", format="ctranslate2")
+    engine = Engine.load(tmp_path / "exported", engine="ctranslate2", device="cpu")
+    one = start(engine=engine)
+    lines = [*LINES, ""]
+    found = one.translate(lines).json()["translations"]
+    assert [f["text"] for f in found] == engine.translator.translate(lines)
+    assert found[-1]["text"] == ""
+    answer = one.translate("rot", branches=[1])
+    assert (answer.status_code, "--engine torch" in answer.json()["error"]) == (422, True)
+    with one.client() as client:
+        answer = client.post("/inspect", json={"text": "rot"})
+        assert (answer.status_code, "--engine torch" in answer.json()["error"]) == (501, True)
+        model = client.get("/model").json()
+    assert (model["engine"], model["branches"], model["can_inspect"]) == ("ctranslate2", 0, False)

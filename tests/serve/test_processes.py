@@ -1,0 +1,240 @@
+"""The command `multibranch serve` as a process: signals, kills under load, wrong starts."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from multibranch.cli import main
+from multibranch.serve.running import read_token
+
+
+class Process:
+    """A service in a process of its own."""
+
+    def __init__(self, *words: object) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "multibranch", "serve", *map(str, words)],
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+        self.said: list[str] = []
+        try:
+            self.port = self._started()
+        except BaseException:
+            self.process.kill()
+            raise
+        self.client = httpx.Client(
+            base_url=f"http://127.0.0.1:{self.port}", timeout=30, trust_env=False
+        )
+        self._reading = threading.Thread(target=lambda: self.said.extend(self.process.stderr))
+        self._reading.start()
+
+    def _started(self) -> int:
+        for line in self.process.stderr:
+            self.said.append(line)
+            found = re.search(r"http://127\.0\.0\.1:(\d+)", line)
+            if found:
+                return int(found[1])
+        raise AssertionError(f"the service did not start: {self.said}")
+
+    def post(self, path: str = "/translate", **body: object) -> httpx.Response:
+        return self.client.post(path, json=body)
+
+    def end(self, *, seconds: float = 20) -> int:
+        status = self.process.wait(seconds)
+        self._reading.join()
+        return status
+
+
+@pytest.fixture
+def start(folder):
+    begun: list[Process] = []
+
+    def start(*words: object) -> Process:
+        begun.append(Process(folder, "--device", "cpu", *words))
+        return begun[-1]
+
+    yield start
+    for one in begun:
+        if one.process.poll() is None:
+            one.process.kill()
+        one.end()
+        one.client.close()
+
+
+def test_sigterm_finishes_what_is_in_flight_and_stops(start):
+    one = start("--port", 0, "--batch-milliseconds", 1500)
+    answers: list[httpx.Response] = []
+    documents: list[httpx.Response] = []
+    threads = [
+        threading.Thread(target=lambda: answers.append(one.post(text="Der Mann läuft."))),
+        threading.Thread(
+            target=lambda: documents.append(
+                one.post("/translate/stream", text="Der Mann. " * 20)  # two batches of 1.5 s
+            )
+        ),
+    ]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.5)
+    one.process.send_signal(signal.SIGTERM)
+    time.sleep(0.4)
+    with pytest.raises(httpx.ConnectError):
+        one.post(text="rot")
+    for thread in threads:
+        thread.join()
+    assert one.end() == 0
+    assert answers[0].status_code == 200
+    assert answers[0].json()["translations"][0]["text"]
+    end = json.loads(documents[0].text.splitlines()[-1])
+    assert (end["done"], end["lines"]) == (True, 20)
+
+
+def test_killed_under_load_it_starts_again_at_once_and_ctrl_c_ends_it(start, folder, tmp_path):
+    (tmp_path / "token").write_text("from-file\n")
+    (tmp_path / "token").chmod(0o600)
+    before = sorted(path.name for path in folder.iterdir())
+    one = start("--port", 0)
+    stop, statuses = threading.Event(), set()
+
+    def load() -> None:
+        while not stop.is_set():
+            try:
+                statuses.add(one.post(text="Der Mann sieht die Frau. " * 4).status_code)
+            except httpx.HTTPError:
+                statuses.add(0)
+                time.sleep(0.2)
+
+    threads = [threading.Thread(target=load) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.7)
+    one.process.kill()
+    assert one.end() == -signal.SIGKILL
+    # The same port, with clients still knocking.
+    again = start("--port", one.port, "--quiet", "--token-file", tmp_path / "token")
+    for token, status in (("from-file", 200), ("other", 401)):
+        headers = {"Authorization": f"Bearer {token}"}
+        answer = again.client.post("/translate", json={"text": "rot"}, headers=headers)
+        assert answer.status_code == status
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert statuses <= {200, 0, 401}
+    assert {200, 0} <= statuses
+    assert sorted(path.name for path in folder.iterdir()) == before
+
+    again.process.send_signal(signal.SIGINT)
+    assert again.end() == 130
+    # Where it is, and that it was interrupted: nothing of the requests.
+    assert again.said == [again.said[0], "multibranch serve: interrupted\n"]
+
+
+def test_the_token_comes_from_a_file_else_from_the_environment(tmp_path, monkeypatch, capsys):
+    monkeypatch.delenv("MULTIBRANCH_TOKEN", raising=False)
+    assert read_token(None) is None
+    monkeypatch.setenv("MULTIBRANCH_TOKEN", "from-environment")
+    assert read_token(None) == "from-environment"
+    (tmp_path / "token").write_text("from-file\n")
+    (tmp_path / "token").chmod(0o600)
+    assert read_token(str(tmp_path / "token")) == "from-file"
+    assert capsys.readouterr().err == ""
+    (tmp_path / "token").chmod(0o644)
+    read_token(str(tmp_path / "token"))
+    assert "anyone on this machine can read" in capsys.readouterr().err
+
+
+# -- Wrong starts -----------------------------------------------------------------------------
+
+
+def refused(capsys, *words: object) -> str:
+    """The one line of a start that is refused."""
+    assert main(["serve", *map(str, words)]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    return captured.err
+
+
+def test_what_cannot_be_served_is_said_in_one_line(capsys, folder, tmp_path):
+    assert "there is no such folder" in refused(capsys, tmp_path / "absent", "--port", 0)
+    assert "has no config.json" in refused(capsys, tmp_path, "--port", 0)
+    said = refused(capsys, folder, "--engine", "ctranslate2", "--port", 0)
+    assert "is no exported model" in said
+    assert "must be above 0" in refused(capsys, folder, "--max-tokens", 0, "--port", 0)
+    said = refused(capsys, folder, "--max-queue", 3, "--port", 0)
+    assert "has no room for one request of 64" in said
+    assert "https://host" in refused(capsys, folder, "--cors", "example.org", "--port", 0)
+    assert "cannot be read" in refused(capsys, folder, "--token-file", tmp_path / "t")
+    (tmp_path / "t").write_text(" \n")
+    assert "is empty" in refused(capsys, folder, "--token-file", tmp_path / "t")
+    assert "no address" in refused(capsys, folder, "--host", "host.invalid")
+
+
+def test_a_port_that_is_taken(capsys, folder):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        said = refused(capsys, folder, "--port", taken.getsockname()[1])
+    assert "Address already in use; choose another --port" in said
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("model.safetensors", b"\x80\x04cos\nsystem\n(S'touch EXECUTED'\ntR.", "no safetensors"),
+        ("model.safetensors", None, "model.safetensors is damaged"),
+        ("config.json", b"\x80\x04cos\nsystem\n(S'touch EXECUTED'\ntR.", "is no JSON file"),
+        ("tokenizer.json", b'{"version": "1.0"}', "tokenizer.json is damaged"),
+        ("text.json", b'{"format": 1, "shared": true, "kind": "../../etc"}', "text.json"),
+        ("model.safetensors", "link", "is a link that leads out of the model directory"),
+        ("tokenizer.json", "climb", "is a link that leads out of the model directory"),
+    ],
+)
+def test_a_hostile_model_directory_is_refused(
+    capsys, folder, tmp_path, monkeypatch, name, content, words
+):
+    monkeypatch.chdir(tmp_path)
+    place = tmp_path / "model"
+    shutil.copytree(folder, place)
+    file = place / name
+    if content is None:
+        file.write_bytes(file.read_bytes()[:-100])
+    elif content == "link":
+        file.rename(tmp_path / "elsewhere")
+        file.symlink_to(tmp_path / "elsewhere")
+    elif content == "climb":
+        file.rename(tmp_path / name)
+        file.symlink_to(Path("..") / name)
+    else:
+        file.write_bytes(content)
+    assert words in refused(capsys, place, "--port", 0)
+    assert not (tmp_path / "EXECUTED").exists()
+
+
+def test_a_hostile_exported_folder_is_refused(capsys, folder, tmp_path):
+    pytest.importorskip("ctranslate2")
+    from multibranch.export import export
+
+    place = tmp_path / "exported"
+    export(folder, place, format="ctranslate2")
+    engine = ("--engine", "ctranslate2", "--port", 0)
+    whole = (place / "model.bin").read_bytes()
+    (place / "model.bin").write_bytes(whole[:-200])
+    assert "CTranslate2 cannot load" in refused(capsys, place, *engine)
+    (place / "model.bin").unlink()
+    (tmp_path / "model.bin").write_bytes(whole)
+    (place / "model.bin").symlink_to(tmp_path / "model.bin")
+    assert "is a link that leads out" in refused(capsys, place, *engine)
