@@ -166,3 +166,16 @@ def test_a_trial_given_back_waits_again_and_an_imported_one_is_done(url: str) ->
 def test_a_storage_that_is_not_there_is_said_to_be(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="cannot be opened"):
         open_storage("postgresql://nobody@localhost:1/none?connect_timeout=1")
+
+
+def test_a_trial_that_two_workers_added_is_struck_out_again(tmp_path: Path) -> None:
+    storage = open_storage(f"sqlite:///{tmp_path}/study.db")
+    one, other = (Queue(storage, "s", ALL) for _ in range(2))
+    one.fill()
+    other._add(MAT.key, MAT.group)  # as if it had looked before the first one added anything
+    other.fill()
+    trials = storage.get_all_trials(one.study_id)
+    assert [trial.state.name for trial in trials] == ["WAITING"] * len(ALL) + ["FAIL"]
+    assert set(one.states().values()) == {"waiting"}
+    assert one.take(MAT) is not None
+    assert other.take(MAT) is None

@@ -41,8 +41,10 @@ def trials_of(url: str, study: Path) -> list[Any]:
 def check_shared(url: str, file: Path, *, only: str = "") -> None:
     """Two workers took part, and everything was done once, the shared stage among it."""
     experiments = choose(load_study(str(file)).experiments(), [only] if only else [])
-    trials = trials_of(url, file)
-    assert {trial.state.name for trial in trials} == {"COMPLETE"}
+    every = trials_of(url, file)
+    # Of two commands that start at once both may add a trial; the second one is struck out again.
+    assert {trial.state.name for trial in every} <= {"COMPLETE", "FAIL"}
+    trials = [trial for trial in every if trial.state.name == "COMPLETE"]
     done = Counter(trial.user_attrs["key"] for trial in trials)
     assert done == Counter(experiment.key for experiment in experiments)
     assert done[BASELINE] == 1

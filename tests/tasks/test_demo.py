@@ -111,7 +111,7 @@ def test_evaluate_over_seeds_gives_mean_and_deviation(ran, capsys):
         (["nowhere"], "no model directory"),
         (["MAT", "--limit", "0"], "--limit must be at least 1"),
         (["MAT", "--branches", "7"], "cannot decode with branches 7"),
-        (["MAT", "--branches", "one"], "list branches from 1"),
+        (["MAT", "--branches", "one"], "--branches takes numbers"),
         (["MAT", "--data", "nowhere"], "nowhere"),
         (["MAT", "--valid-only"], "--valid-only is for models that write code"),
     ],

@@ -13,6 +13,7 @@ import os
 import socket
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -137,11 +138,18 @@ class Queue:
     # -- Adding and taking ------------------------------------------------------------------
 
     def fill(self) -> None:
-        """Have a trial for every experiment."""
+        """Have a trial for every experiment, and one only."""
         there = self.trials()
         for experiment in self.experiments:
             if experiment.key not in there:
                 self._add(experiment.key, experiment.group)
+        there = self.trials()
+        waiting = (self.state.WAITING,)
+        for trial in self.storage.get_all_trials(self.study_id, deepcopy=False, states=waiting):
+            standing = there.get(trial.user_attrs.get("key"))
+            if standing is not None and standing.number < trial.number:
+                with suppress(*self._finished_errors()):
+                    self.storage.set_trial_state_values(trial._trial_id, self.state.FAIL)
 
     def _add(self, key: str, group: str, state: Any = None, **attributes: Any) -> int:
         state = self.state.WAITING if state is None else state
