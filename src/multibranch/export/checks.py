@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from multibranch.errors import UserError
-from multibranch.export.folder import vocabulary
+from multibranch.export.folder import pytorchs_threads_kept, vocabulary
 from multibranch.export.onnx_model import OnnxModel
 from multibranch.nn import MultiBranchEncoder, MultiBranchTransformer
 from multibranch.text import BOS, EOS, SPECIAL_TOKENS, TextPipeline
@@ -33,7 +33,8 @@ def checked_ctranslate2(
     sources = _sequences(model.settings["source_vocabulary"], seed=1)
     targets = _sequences(model.settings["target_vocabulary"], seed=2)
     names = {side: vocabulary(text, side) for side in ("source", "target")}
-    engine = ctranslate2.Translator(str(folder), device="cpu", inter_threads=1, intra_threads=1)
+    with pytorchs_threads_kept():
+        engine = ctranslate2.Translator(str(folder), device="cpu", inter_threads=1, intra_threads=1)
     scored = engine.score_batch(
         [[names["source"][number] for number in source] for source in sources],
         [[names["target"][number] for number in target] for target in targets],

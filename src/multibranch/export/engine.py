@@ -27,7 +27,13 @@ from multibranch.decoding.generate import batches
 from multibranch.decoding.translator import unused_ids
 from multibranch.errors import UserError
 from multibranch.export.ctranslate2 import FORMAT
-from multibranch.export.folder import DESCRIPTION, read_description, require, vocabulary
+from multibranch.export.folder import (
+    DESCRIPTION,
+    pytorchs_threads_kept,
+    read_description,
+    require,
+    vocabulary,
+)
 from multibranch.text import BOS, EOS, PAD, SPECIAL_TOKENS, UNK, TextPipeline
 
 BATCH_TOKENS = 1024
@@ -117,12 +123,13 @@ class CTranslate2Engine(Translator):
         threads = threads or torch.get_num_threads()
         workers = workers or (threads if where == "cpu" else 1)
         try:
-            engine = ctranslate2.Translator(
-                os.fspath(folder),
-                device=where,
-                inter_threads=workers,
-                intra_threads=max(1, threads // workers),
-            )
+            with pytorchs_threads_kept():
+                engine = ctranslate2.Translator(
+                    os.fspath(folder),
+                    device=where,
+                    inter_threads=workers,
+                    intra_threads=max(1, threads // workers),
+                )
         except (RuntimeError, ValueError) as error:
             raise UserError(f"CTranslate2 cannot load {folder}: {error}") from None
         made = cls(engine, text, positions=said["positions"], defaults=said["decoding"])

@@ -17,6 +17,16 @@ from multibranch.text import TextPipeline
 DESCRIPTION = "multibranch.json"
 
 
+@contextmanager
+def pytorchs_threads_kept() -> Iterator[None]:
+    """Inside, CTranslate2 may be loaded: it sets the threads of the whole process to its own."""
+    threads = torch.get_num_threads()
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
 def require(package: str, *, what: str) -> Any:
     """Import an optional package, or say how to get it."""
     try:
