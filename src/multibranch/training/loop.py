@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 from signal import SIGTERM, Signals
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -33,7 +33,7 @@ from multibranch.training.progress import Outcome, Progress, reason_to_stop, sha
 from multibranch.training.run_folder import RunFolder
 from multibranch.training.schedule import inverse_sqrt
 from multibranch.training.seeds import draw_branches, seed_update
-from multibranch.training.signals import Interruption
+from multibranch.training.signals import Asked, Interruption
 from multibranch.training.start import first_model
 from multibranch.training.step import Objective
 from multibranch.training.steps import choose_step
@@ -41,16 +41,6 @@ from multibranch.training.validation import Score, Validation
 
 # Updates between two exchanges of what signals and clocks ask for, where processes must agree.
 AGREE_EVERY = 10
-
-# Target tokens of a batch of validation, which needs no memory for gradients, at least.
-
-
-class Asked(NamedTuple):
-    """What signals and clocks ask of a run, the same in every process."""
-
-    signal: int | None = None
-    checkpoint: bool = False
-    out_of_time: bool = False
 
 
 class Trainer:

@@ -5,7 +5,7 @@ import signal
 import threading
 import time
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 STOPS = (signal.SIGTERM, signal.SIGINT)
 
@@ -13,6 +13,14 @@ STOPS = (signal.SIGTERM, signal.SIGINT)
 GRACE = 1.0  # seconds
 
 ANSWER = b"\nstopping after this update; what is done is saved (once more stops without saving)\n"
+
+
+class Asked(NamedTuple):
+    """What signals and clocks ask of a run, the same in every process."""
+
+    signal: int | None = None
+    checkpoint: bool = False
+    out_of_time: bool = False
 
 
 class Interruption:
