@@ -174,6 +174,7 @@ def test_what_cannot_be_served_is_said_in_one_line(capsys, folder, tmp_path):
     said = refused(capsys, folder, "--engine", "ctranslate2", "--port", 0)
     assert "is no exported model" in said
     assert "must be above 0" in refused(capsys, folder, "--max-tokens", 0, "--port", 0)
+    assert "--port must be 0 to 65535" in refused(capsys, folder, "--port", 99999)
     said = refused(capsys, folder, "--max-queue", 3, "--port", 0)
     assert "has no room for one request of 64" in said
     assert "https://host" in refused(capsys, folder, "--cors", "example.org", "--port", 0)

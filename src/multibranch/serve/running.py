@@ -98,6 +98,8 @@ class _Server(uvicorn.Server):
 
 def bind(host: str, port: int) -> socket.socket:
     """A socket for that address. It refuses connections until the server listens on it."""
+    if not 0 <= port <= 65535:  # the system would take it modulo 65536
+        raise UserError(f"--port must be 0 to 65535, not {port}")
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
