@@ -448,6 +448,23 @@ def test_ctrl_c_leaves_nothing_that_looks_finished(tmp_path: Path) -> None:
     assert left(tmp_path) == []
 
 
+def test_ctrl_c_is_not_lost_while_workers_start(tmp_path: Path) -> None:
+    """An interrupt that falls into a hook that Python runs at a fork would be."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import os, signal\n"
+        "from multibranch.data.workers import map_lots\n"
+        "os.register_at_fork(after_in_parent=lambda: signal.raise_signal(signal.SIGINT))\n"
+        "try:\n"
+        "    print(list(map_lots(str, range(50), jobs=2)))\n"
+        "except KeyboardInterrupt:\n"
+        "    print('interrupted')\n"
+    )
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "interrupted\n"
+    assert "Exception ignored" not in done.stderr
+
+
 def test_what_a_killed_run_left_is_no_folder_and_goes_with_the_next_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

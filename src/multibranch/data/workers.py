@@ -6,8 +6,10 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 Given = TypeVar("Given")
@@ -41,13 +43,33 @@ def map_lots(
     try:
         waiting: collections.deque[Future[Made]] = collections.deque()
         for lot in itertools.chain(first, lots):
-            waiting.append(pool.submit(_call, lot))
+            with _ctrl_c_held_back():  # this forks
+                waiting.append(pool.submit(_call, lot))
             if len(waiting) >= 3 * jobs:
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def _ctrl_c_held_back() -> Iterator[None]:
+    """Let Ctrl-C wait for the end of the block.
+
+    Python runs hooks when a process forks, and an interrupt that falls into one of them is lost.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread is interrupted
+        return
+    came: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if came:
+        signal.raise_signal(signal.SIGINT)
 
 
 _function: Callable[[Any], Any]
