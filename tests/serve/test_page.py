@@ -121,17 +121,19 @@ def test_it_can_be_used_with_the_keyboard_alone(served, open_page):
         if focused[-1] == "switch":
             page.keyboard.press("Space")
             translated(page, served, "Der Mann", branches=[2, 3])
+            playwright.expect(page.locator("#maps svg")).to_have_count(2)  # drawn after the text
             assert page.evaluate(role) == "switch"  # the focus has stayed
             page.keyboard.press("Space")
             translated(page, served, "Der Mann")
+            playwright.expect(page.locator("#maps svg")).to_have_count(3)
             break
     assert focused[-1] == "switch"
     while page.evaluate("document.activeElement.tagName") != "svg":
         page.keyboard.press("Tab")
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowDown")
-    said = page.locator("#pointed").inner_text()
-    assert re.match(r"Branch 1: .+ looks at .+ with \d+ % of its attention\.", said)
+    wanted = re.compile(r"Branch 1: .+ looks at .+ with \d+ % of its attention\.")
+    playwright.expect(page.locator("#pointed")).to_have_text(wanted)
 
 
 def test_html_comes_out_as_text(start, open_page):
