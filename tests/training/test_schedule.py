@@ -1,10 +1,10 @@
-"""The learning rate against the formula of inverse_sqrt."""
+"""The learning rate against the formulas of its parts."""
 
 import math
 
 import pytest
 
-from multibranch.training.schedule import inverse_sqrt
+from multibranch.training.schedule import cool_down, inverse_sqrt
 
 
 @pytest.mark.parametrize("update", [1, 2, 1999, 3999])
@@ -23,3 +23,10 @@ def test_known_values() -> None:
     assert inverse_sqrt(4000, learning_rate=5e-4, warmup=4000) == 5e-4
     assert inverse_sqrt(16000, learning_rate=5e-4, warmup=4000) == pytest.approx(2.5e-4)
     assert inverse_sqrt(1, learning_rate=1.0, warmup=1) == 1.0
+
+
+def test_the_cool_down_falls_to_the_last_update_in_equal_steps() -> None:
+    factors = [cool_down(update, last=10, updates=4) for update in range(1, 11)]
+    assert factors == pytest.approx([1, 1, 1, 1, 1, 1, 1, 0.75, 0.5, 0.25])
+    assert cool_down(10, last=10, updates=0) == 1.0
+    assert cool_down(10, last=0, updates=0) == 1.0  # a run without a set length

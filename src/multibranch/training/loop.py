@@ -31,7 +31,7 @@ from multibranch.training.optimiser import Optimiser
 from multibranch.training.processes import join
 from multibranch.training.progress import Outcome, Progress, reason_to_stop, share_done
 from multibranch.training.run_folder import RunFolder
-from multibranch.training.schedule import inverse_sqrt
+from multibranch.training.schedule import cool_down, inverse_sqrt
 from multibranch.training.seeds import draw_branches, seed_update
 from multibranch.training.signals import Asked, Interruption
 from multibranch.training.start import first_model
@@ -271,12 +271,13 @@ class Trainer:
     def _rate(self, update: int) -> float:
         """The learning rate of an update."""
         train = self.train
-        return inverse_sqrt(
+        rate = inverse_sqrt(
             update,
             learning_rate=train.learning_rate,
             warmup=train.warmup,
             warmup_from=train.warmup_from,
         )
+        return rate * cool_down(update, last=train.max_updates or 0, updates=train.cool_down)
 
     # -- Reports and validation -------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""The learning rate: a linear warm-up, then falling with the inverse square root (inverse_sqrt)."""
+"""The learning rate: a linear warm-up, the inverse square root (inverse_sqrt), a cool-down."""
 
 
 def inverse_sqrt(
@@ -11,3 +11,11 @@ def inverse_sqrt(
     if update < warmup:
         return warmup_from + (learning_rate - warmup_from) * update / warmup
     return learning_rate * (warmup / update) ** 0.5
+
+
+def cool_down(update: int, *, last: int, updates: int) -> float:
+    """The factor of the rate for an update: 1, and in the last `updates` of them linearly to 0.
+
+    last: the number of the last update; the factor would be 0 at the one after it.
+    """
+    return min(1.0, (last + 1 - update) / updates) if updates else 1.0
