@@ -73,7 +73,7 @@ class Engine:
 
 
 def ours(task: Task, *, precision: str, graphs: bool) -> Engine:
-    models = Ensemble([Stepper(task.model, dtype=PRECISIONS[precision])])
+    models = Ensemble([Stepper(task.model, **PRECISIONS[precision])])
     recorder = GraphRecorder(models.device) if graphs and task.device.type == "cuda" else None
 
     def run() -> list[list[int]]:
@@ -399,7 +399,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--sentences", type=int, default=10**9, help="at most so many")
     parser.add_argument("--only", nargs="+", choices=["ours", "generate", "ctranslate2"])
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--precision", nargs="+", default=["float32"], choices=list(PRECISIONS))
+    parser.add_argument(
+        "--precision", nargs="+", default=["float32", "int8"], choices=list(PRECISIONS)
+    )
     parser.add_argument("--quantization", nargs="+", default=["float32", "int8"])
     parser.add_argument("--cuda-graphs", action="store_true", help="also with replayed steps")
     parser.add_argument("--beam", type=int, default=5)

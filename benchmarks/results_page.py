@@ -60,6 +60,12 @@ def _source(path: Path, content: dict[str, Any], *more: str) -> str:
     return text + (f"\n\n```sh\n{content['command']}\n```" if content.get("command") else "")
 
 
+def _note(content: dict[str, Any]) -> str:
+    """What a record says of how it came about, as a sentence."""
+    note = str(content.get("note", ""))
+    return f"{note[0].upper()}{note[1:].rstrip('.')}." if note else ""
+
+
 def study(path: Path, content: dict[str, Any]) -> list[str]:
     """A recorded study: its own report, less one level."""
     bench = Bench(study=load_study(content["study"]), output=Path("runs/study"))
@@ -135,28 +141,91 @@ def understanding(path: Path, content: dict[str, Any]) -> list[str]:
     """Understanding, as benchmarks/understanding.py records it."""
     if "summary" not in content:
         return [f"### {path.stem}", _source(path, content)]
-    rows, signatures = [], set()
-    for task, systems in content["summary"].items():
-        for system, found in systems.items():
-            for name, summary in found["best"].items():
-                signatures.add(summary.get("signature", ""))
-                spread = summary.get("deviation")
-                values = summary.get("values") or []
-                rows.append(
-                    [
-                        task,
-                        system,
-                        name,
-                        f"{summary['mean']:.2f}" + ("" if spread is None else f" ± {spread:.2f}"),
-                        f"{found['last'][name]['mean']:.2f}",
-                        str(len(values)),
-                        f"{found['learning_rate']:g}",
-                    ]
-                )
-    header = ["task", "system", "score", "best epoch", "last epoch", "seeds", "learning rate"]
-    text = f"{content.get('seconds', 0):.0f} seconds in all. Scores: "
+    summary, signatures = content["summary"], set()
+    header, columns = ["system"], []
+    for task, systems in summary.items():
+        found = next(iter(systems.values()))
+        for place, name in enumerate(found["best"]):
+            columns.append((task, name))
+            header.append(f"{task} {name}")
+            signatures.add(found["best"][name].get("signature", ""))
+            if place == 0 and any(each.get("paper") for each in systems.values()):
+                columns.append((task, "paper"))
+                header.append("paper")
+    names = dict.fromkeys(system for systems in summary.values() for system in systems)
+    rows = [
+        [name, *(_understood(summary[task].get(name), score) for task, score in columns)]
+        for name in names
+    ]
+    settings = []
+    for task, systems in summary.items():
+        found = next(iter(systems.values()))
+        seeds = len(next(iter(found["best"].values()))["values"])
+        settings.append(f"{task} {seeds} seeds at {found['learning_rate']:g}")
+    text = (
+        "The best epoch on the validation set, mean ± deviation. Seeds and learning rates: "
+        f"{', '.join(settings)}. The paper's are RoBERTa-large's. "
+        f"{content.get('seconds', 0):.0f} seconds in all. Scores: "
+    )
     text += ", ".join(f"`{each}`" for each in sorted(signatures) if each) + "."
     return [f"### {path.stem}", grid(header, rows), _source(path, content, text)]
+
+
+def _understood(found: dict[str, Any] | None, score: str) -> str:
+    """One cell: a system's mean score and deviation, or what the paper has for it."""
+    if found is None:
+        return "–"
+    if score == "paper":
+        return f"{found['paper']:.1f}" if found.get("paper") else "–"
+    each = found["best"][score]
+    spread = each.get("deviation")
+    return f"{each['mean']:.2f}" + ("" if spread is None else f" ± {spread:.2f}")
+
+
+def branching_cost(path: Path, content: dict[str, Any]) -> list[str]:
+    """What branches cost in fine-tuning, as benchmarks/branching_cost.py records it."""
+    rows = []
+    for measured in content["measured"]:
+        way = "CUDA graphs" if measured["graphs"] else "one operation after the other"
+        rows += [[way, name, f"{ratio:.3f}"] for name, ratio in measured["ratio"].items()]
+    header = ["updates run as", "encoder", "time of an update, the plain encoder's being 1"]
+    return [f"### {path.stem}", grid(header, rows), _source(path, content)]
+
+
+def loss_curves(path: Path, content: dict[str, Any]) -> list[str]:
+    """Training with and without the fast paths, as benchmarks/loss_curves.py records it."""
+    rows = [
+        [
+            str(row["update"]),
+            f"{row['fast']:.4f}",
+            f"{row['reference']:.4f}",
+            f"{row['difference']:+.4f}",
+            f"{row['deviation_between_seeds']:.4f}",
+            f"{row['standard_errors_apart']:.2f}",
+        ]
+        for row in content["comparison"]
+    ]
+    header = ["update", "fast", "reference", "apart", "deviation between seeds", "standard errors"]
+    seeds = len({run["seed"] for run in content["runs"]})
+    text = f"Means over {seeds} seeds of the training loss; the last row is the validation loss."
+    return [f"### {path.stem}", grid(header, rows), _source(path, content, text)]
+
+
+def profile(path: Path, content: dict[str, Any]) -> list[str]:
+    """Where the time of an update goes, as benchmarks/profile_training.py records it."""
+    paths = [row for row in content["results"] if "by_kind" in row]
+    kinds = list(dict.fromkeys(kind for row in paths for kind in row["by_kind"]))
+    header = ["an update", *(row["name"] for row in paths)]
+    rows = [
+        ["ms on the clock", *(f"{row['milliseconds']:.2f}" for row in paths)],
+        ["kernels", *(f"{row['kernels_an_update']:,.0f}" for row in paths)],
+        ["ms in them", *(f"{row['milliseconds_in_kernels']:.2f}" for row in paths)],
+        *(
+            [f"ms: {kind}", *(f"{row['by_kind'].get(kind, 0):.2f}" for row in paths)]
+            for kind in kinds
+        ),
+    ]
+    return [f"### {path.stem}", grid(header, rows), _source(path, content, _note(content))]
 
 
 def training(path: Path, content: dict[str, Any]) -> list[str]:
@@ -178,7 +247,7 @@ def training(path: Path, content: dict[str, Any]) -> list[str]:
     if "startup" in content:
         seconds = ", ".join(f"{each:.1f}" for each in content["startup"]["seconds"])
         parts.append(f"Seconds from {content['startup']['name']}: {seconds}.")
-    return [*parts, _source(path, content, str(content.get("note", "")).capitalize())]
+    return [*parts, _source(path, content, _note(content))]
 
 
 def _further(paths: list[Path]) -> str:
@@ -198,7 +267,10 @@ SECTIONS: list[tuple[str, str, Section]] = [
     ("TED talks, German → English: two stages", "ted-two-stage", two_stage),
     ("Code generation", "code-", code),
     ("Understanding", "understanding-", understanding),
+    ("What branches cost in fine-tuning", "branching-cost-", branching_cost),
     ("Speed of training", "training-", training),
+    ("The same losses with the fast paths and without", "loss-curves-", loss_curves),
+    ("Where an update's time goes", "profile-", profile),
 ]
 
 

@@ -162,11 +162,12 @@ def test_branches_decode_as_the_pruned_model_does(folder, translator):
             Translator.load(folder, device="cpu", branches=wrong)
 
 
-def test_a_translator_leaves_its_models_as_they_are(folder):
+@pytest.mark.parametrize("precision", ["bfloat16", "int8"])
+def test_a_translator_leaves_its_models_as_they_are(folder, precision):
     model, text = load_model(folder), load_text(folder)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     model.train()
-    Translator([model], text, precision="bfloat16").translate(LINES[:1])
+    Translator([model], text, precision=precision).translate(LINES[:1])
     assert model.training
     for name, tensor in model.state_dict().items():
         assert tensor.dtype == before[name].dtype

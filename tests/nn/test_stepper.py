@@ -132,3 +132,19 @@ def test_logits_are_float32_however_small_the_weights():
     assert logits.dtype == torch.float32
     expected = exact.step(ids, exact.start(exact.encode(source)))
     assert (logits - expected).norm() / expected.norm() < 3e-2
+
+
+@pytest.mark.parametrize("norm", ["post", "pre"])
+@torch.inference_mode()
+def test_int8_is_close_in_every_part(norm):
+    torch.manual_seed(0)
+    model = small_model(width=64, hidden=128, norm=norm).float()
+    exact, rough = Stepper(model), Stepper(model, int8=True)
+    ids, source = torch.randint(4, 24, (2, 3)), padded_sources(3, 7)
+    memories = [stepper.encode(source).states for stepper in (exact, rough)]
+    assert 0 < (memories[0] - memories[1]).norm() / memories[0].norm() < 3e-2
+    logits = [
+        stepper.step(ids, stepper.start(stepper.encode(source), beam=3))
+        for stepper in (exact, rough)
+    ]
+    assert 0 < (logits[0] - logits[1]).norm() / logits[0].norm() < 5e-2

@@ -20,11 +20,13 @@ from multibranch.nn import MultiBranchTransformer, prune
 from multibranch.nn.stepper import Stepper
 from multibranch.text import TextPipeline
 
-PRECISIONS = {
-    "float32": torch.float32,
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-    "float64": torch.float64,
+# What a Stepper is told for each precision.
+PRECISIONS: dict[str, dict[str, Any]] = {
+    "float32": {"dtype": torch.float32},
+    "bfloat16": {"dtype": torch.bfloat16},
+    "float16": {"dtype": torch.float16},
+    "float64": {"dtype": torch.float64},
+    "int8": {"dtype": torch.float32, "int8": True},
 }
 _UNUSED = re.compile(r"<unused\d+>")
 _BLANK = Hypothesis((), 0.0, 0.0)  # what a blank line becomes: nothing, for certain
@@ -38,7 +40,8 @@ class Translator:
     Args:
         models: models with one vocabulary; they stay as they are.
         text: their text pipeline.
-        precision: what to compute in (PRECISIONS).
+        precision: what to compute in (PRECISIONS); int8, for a CPU, rounds weights and states of
+            all products to eight bits.
         defaults: search options other than SearchOptions' own defaults, by name.
         cuda_graphs: on a GPU, record steps and replay them.
     """
@@ -54,8 +57,10 @@ class Translator:
     ) -> None:
         if precision not in PRECISIONS:
             raise UserError(f"precision is one of {', '.join(PRECISIONS)}, not {precision!r}")
+        if precision == "int8" and any(p.is_cuda for m in models for p in m.parameters()):
+            raise UserError("precision int8 is for a CPU; on a GPU choose float16 or bfloat16")
         self.text = text
-        self.models = Ensemble([Stepper(model, dtype=PRECISIONS[precision]) for model in models])
+        self.models = Ensemble([Stepper(model, **PRECISIONS[precision]) for model in models])
         if self.models.vocabulary < text.target_size:
             raise UserError(
                 f"the vocabulary has {text.target_size} entries and the model only "

@@ -41,10 +41,10 @@ class Room:
         self._lock = threading.Lock()
 
     def take(self, like: Tensor, *shape: int) -> Tensor:
-        """Memory of this shape, holding anything."""
+        """Memory of this shape, holding any numbers, none of them infinite or NaN."""
         size = math.prod(shape)
         if like.device.type != "cpu":  # other devices' allocators reuse what was freed
-            return like.new_empty(shape)
+            return like.new_zeros(shape)
         with self._lock:
             for place, piece in enumerate(self._free):
                 if piece.numel() >= size and piece.dtype == like.dtype:
@@ -53,7 +53,7 @@ class Room:
             let_go = 0
             while self._free and let_go < rounded:
                 let_go += self._free.pop().numel()
-        return like.new_empty(rounded)[:size].view(shape)
+        return like.new_zeros(rounded)[:size].view(shape)
 
     def give(self, tensor: Tensor) -> None:
         """Take back all the memory that this tensor lies in; nobody may use it any more."""
@@ -166,7 +166,6 @@ class DecoderCache:
         self.slots: Tensor | None = None  # (beam,) the open slots, once the shapes are fixed
         self.place: Tensor | None = None  # (1,) the position of the token being read, likewise
         self._whole_lanes = layers[0].slot_axis == 3
-        self._clean = 0  # slots before this one hold numbers, the rest whatever memory held
         like = layers[0].memory_value
         self._ancestry = like.new_zeros(sentences, 1, beam, 0)
         own = torch.eye(beam, dtype=torch.bool, device=like.device)
@@ -199,22 +198,12 @@ class DecoderCache:
             self._ancestry[..., : self.used] = old[..., : self.used]
             for layer in self.layers:
                 layer.grow(slots, self.used)
-            self._clean = self.used
-
-    def _clean_up_to(self, slots: int) -> None:
-        """Masked slots are multiplied by 0, which undoes no NaN: they must hold numbers."""
-        if slots > self._clean:
-            for layer in self.layers:
-                layer.keys(self._clean, slots).zero_()
-                layer.values(self._clean, slots).zero_()
-            self._clean = slots
 
     def fix(self) -> None:
         """From now on steps have one shape: they see all the room there is, empty or not."""
         device = self._own.device
         self.slots = torch.arange(self.beam, device=device) + (self.used - self.beam)
         self.place = torch.full((1,), self.length - 1, device=device)
-        self._clean_up_to(self._ancestry.shape[3])
 
     def release(self) -> None:
         """Steps again see only the slots in use."""
@@ -237,8 +226,6 @@ class DecoderCache:
             self._ancestry[..., self.used : self.used + tokens] = own
         self.open = tokens
         self.note_step()
-        if self.slots is None and self._whole_lanes:
-            self._clean_up_to(self.seen)
 
     def note_step(self) -> None:
         """Count a step; replaying a recorded one does all else that `advance` does."""
@@ -265,7 +252,6 @@ class DecoderCache:
             return layer.key, layer.value
         layer.keys(self.used - self.open, self.used).copy_(key)
         layer.values(self.used - self.open, self.used).copy_(value)
-        self._clean = max(self._clean, self.used)
         return layer.keys(0, self.seen), layer.values(0, self.seen)
 
     def reorder(self, beams: Tensor) -> None:
@@ -305,7 +291,7 @@ class DecoderCache:
         self._ancestry = self._ancestry.gather(3, index)
         for layer in self.layers:
             layer.take_slots(slots)
-        self.used = self._clean = kept
+        self.used = kept
 
 
 def _moved(tensor: Tensor, moved: Tensor, sources: Tensor) -> Tensor:

@@ -1,24 +1,28 @@
-"""The decoder laid out for reading one token at a time, as fast as plain PyTorch allows.
+"""The model laid out for reading one token at a time, as fast as plain PyTorch allows.
 
-`Stepper` computes what `MultiBranchTransformer.step` computes, with the branches folded into heads,
-the average folded into the output projections, every weight in the layout that its product is
-fastest in, and as few operations a step as there can be.
+`Stepper` computes what `encode`, `start` and `step` of a MultiBranchTransformer compute, with the
+branches folded into heads, the average folded into the output projections, every weight in the
+layout that its product is fastest in, and as few operations a step as there can be.
 """
 
 import math
 import threading
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from multibranch.nn.attention import MultiBranchAttention
-from multibranch.nn.blocks import DecoderBlock
+from multibranch.nn.blocks import DecoderBlock, EncoderBlock
 from multibranch.nn.branching import fold
 from multibranch.nn.cache import DecoderCache, LayerCache, Room, padded
 from multibranch.nn.drop import branch_factor
 from multibranch.nn.feed_forward import MultiBranchFeedForward
+from multibranch.nn.products import Int8Product, Product
 from multibranch.nn.transformer import Memory, MultiBranchTransformer
+
+MakeProduct = Callable[[Tensor, Tensor | None], Product]
 
 
 class Stepper:
@@ -28,6 +32,7 @@ class Stepper:
         for a search that compares sums of them cannot work with three digits.
     products: attend by plain products over transposed keys, as suits a CPU, or by PyTorch's kernel,
         as suits a GPU; where the model lies decides unless it is given.
+    int8: multiply with weights of eight bits, on a CPU.
     """
 
     def __init__(
@@ -36,26 +41,31 @@ class Stepper:
         *,
         dtype: torch.dtype | None = None,
         products: bool | None = None,
+        int8: bool = False,
     ) -> None:
-        self.model = fold(model).to(dtype=dtype).eval().requires_grad_(False)
+        folded = fold(model).to(dtype=dtype).eval().requires_grad_(False)
         for name, frequency in model.named_buffers():
             # In float32 whatever the rest is: an angle of 100.4 is not one of 100.
-            self.model.get_submodule(name.rpartition(".")[0]).frequency = frequency.float()
+            folded.get_submodule(name.rpartition(".")[0]).frequency = frequency.float()
         self.vocabulary = int(model.settings["target_vocabulary"])
-        embedding = self.model.target_embedding
-        self._vectors = embedding.vectors * math.sqrt(embedding.width)
-        self._positions = self._vectors.new_zeros(0, embedding.width)
+        self.padding = folded.padding
+        self._source_embedding = folded.source_embedding
+        self._target_embedding = folded.target_embedding
+        self._vectors = folded.target_embedding.vectors * math.sqrt(folded.target_embedding.width)
+        self._positions = self._vectors.new_zeros(0, folded.target_embedding.width)
         self._lock = threading.Lock()
         self.products = self.device.type == "cpu" if products is None else products
-        self._blocks = [
-            _Block(block, products=self.products)  # type: ignore[arg-type]
-            for block in self.model.decoder
+        make = Int8Product if int8 else Product
+        self._encoder = [_EncoderBlock(block, make) for block in folded.encoder]  # type: ignore[arg-type]
+        self._encoder_norm = _final_norm(folded.encoder_norm)
+        self._decoder = [
+            _DecoderBlock(block, make, products=self.products)  # type: ignore[arg-type]
+            for block in folded.decoder
         ]
-        norm = self.model.decoder_norm  # an identity after post-norm blocks
-        self._norm = _Norm(norm) if isinstance(norm, nn.LayerNorm) else None
-        output = self.model.output_vectors
+        self._decoder_norm = _final_norm(folded.decoder_norm)
+        output = folded.output_vectors
         self._logits_type = torch.promote_types(output.dtype, torch.float32)
-        self._output = _Product(output.to(self._logits_type), None)
+        self._output = make(output.to(self._logits_type), None)
 
     @property
     def device(self) -> torch.device:
@@ -64,22 +74,24 @@ class Stepper:
     @property
     def bytes_a_position(self) -> int:
         """What the keys and values of one target position of one row take in a cache."""
-        wide = sum(2 * block.heads * block.head_width for block in self._blocks)
+        wide = sum(2 * block.heads * block.head_width for block in self._decoder)
         return wide * self._vectors.element_size()
 
     def encode(self, source: Tensor) -> Memory:
         """Encode padded sources (b, s)."""
-        return self.model.encode(source)
+        padding = source == self.padding
+        places = torch.arange(source.shape[1], device=source.device)
+        states = self._source_embedding(source, places)
+        mask = ~padding[:, None, None, :]
+        for block in self._encoder:
+            states = block(states, mask)
+        return Memory(self._encoder_norm(states), padding)
 
     def start(self, memory: Memory, *, beam: int = 1, room: Room | None = None) -> DecoderCache:
         """A cache for decoding from `memory` with `beam` rows a sentence; memory from `room`."""
         layers = [
-            LayerCache(
-                *block.cross_attention.key_value(memory.states),  # type: ignore[union-attr,operator]
-                transposed=self.products,
-                room=room,
-            )
-            for block in self.model.decoder
+            LayerCache(*block.key_value(memory.states), transposed=self.products, room=room)
+            for block in self._decoder
         ]
         b, s = memory.padding.shape
         mask = memory.states.new_full((b, padded(s)), float("-inf"))
@@ -94,7 +106,7 @@ class Stepper:
         with self._lock:  # two threads must not make it shorter for one another
             if positions > self._positions.shape[0]:
                 places = torch.arange(positions, device=self.device)
-                encoded = self.model.target_embedding._encode(places)
+                encoded = self._target_embedding._encode(places)
                 self._positions = encoded.to(self._vectors.dtype)
 
     def step(self, ids: Tensor, cache: DecoderCache) -> Tensor:
@@ -107,18 +119,41 @@ class Stepper:
             self.reserve_positions(max(64, 2 * cache.length))
         states = F.embedding(ids.flatten(), self._vectors)  # (b·beam, d)
         states += cache.position_of(self._positions)
-        for block, layer in zip(self._blocks, cache.layers):
+        for block, layer in zip(self._decoder, cache.layers):
             states = block.step(states, layer, cache)
-        if self._norm is not None:
-            states = self._norm(states)
-        logits = self._output(states.to(self._logits_type))
+        logits = self._output(self._decoder_norm(states).to(self._logits_type))
         return logits.view(*ids.shape, -1)
 
 
-class _Block:
+class _EncoderBlock:
+    """One encoder block: states (b, s, d), mask (b, 1, 1, s) → states of the same shape."""
+
+    def __init__(self, block: EncoderBlock, make: MakeProduct) -> None:
+        self.pre_norm = block.pre_norm
+        self.heads, self.head_width = block.attention.heads, block.attention.head_width
+        self.attention_norm = _Norm(block.attention_norm)
+        self.feed_forward_norm = _Norm(block.feed_forward_norm)
+        self.qkv = _inner(block.attention, 0, 3, make)
+        self.out = _outer(block.attention, make)
+        self.feed_forward = _FeedForward(block.feed_forward, make)
+
+    def __call__(self, states: Tensor, mask: Tensor) -> Tensor:
+        b, s, d = states.shape
+        states = states.flatten(0, 1)
+        before = self.attention_norm(states) if self.pre_norm else states
+        qkv = self.qkv(before).view(b, s, 3, self.heads, self.head_width)
+        query, key, value = qkv.transpose(1, 3).unbind(2)  # (b, h, s, w) each
+        output = self.out(_attend_by_kernel(query.transpose(1, 2), key, value, mask))
+        states = _after(states, output, self.attention_norm, self.pre_norm)
+        before = self.feed_forward_norm(states) if self.pre_norm else states
+        output = self.feed_forward(before)
+        return _after(states, output, self.feed_forward_norm, self.pre_norm).view(b, s, d)
+
+
+class _DecoderBlock:
     """One decoder block: states (rows, d) → the same shape."""
 
-    def __init__(self, block: DecoderBlock, *, products: bool) -> None:
+    def __init__(self, block: DecoderBlock, make: MakeProduct, *, products: bool) -> None:
         self.pre_norm = block.pre_norm
         self.heads, self.head_width = block.attention.heads, block.attention.head_width
         self.norms = [
@@ -128,9 +163,19 @@ class _Block:
         self.attend = _attend_by_products if products else _attend_by_kernel
         # The kernel divides by √w itself; the products have it in their queries.
         scale = self.head_width**-0.5 if products else 1.0
-        self.qkv, self.out = _projections(block.attention, 0, 3, scale)
-        self.query, self.cross_out = _projections(block.cross_attention, 0, 1, scale)
-        self.feed_forward = _FeedForward(block.feed_forward)
+        self.qkv = _inner(block.attention, 0, 3, make, scale=scale)
+        self.out = _outer(block.attention, make)
+        self.query = _inner(block.cross_attention, 0, 1, make, scale=scale)
+        self.memory = _inner(block.cross_attention, 1, 3, make)
+        self.cross_out = _outer(block.cross_attention, make)
+        self.feed_forward = _FeedForward(block.feed_forward, make)
+
+    def key_value(self, memory: Tensor) -> tuple[Tensor, Tensor]:
+        """The keys and values of memory (b, s, d), each (b, h, s, w), for a cache."""
+        b, s, _ = memory.shape
+        projected = self.memory(memory.flatten(0, 1)).view(b, s, 2, self.heads, self.head_width)
+        key, value = projected.transpose(1, 3).unbind(2)
+        return key, value
 
     def step(self, states: Tensor, layer: LayerCache, cache: DecoderCache) -> Tensor:
         shape = (cache.sentences, cache.open)
@@ -140,18 +185,20 @@ class _Block:
         query, key, value = qkv.unbind(2)
         keys, values = cache.append(layer, key, value)
         output = self.out(self.attend(query, keys, values, cache.ancestry))
-        states = self._after(states, output, attention_norm)
+        states = _after(states, output, attention_norm, self.pre_norm)
         before = cross_norm(states) if self.pre_norm else states
         query = self.query(before).view(*shape, self.heads, self.head_width)
         attended = self.attend(query, layer.memory_key, layer.memory_value, cache.mask)
         output = self.cross_out(attended)
-        states = self._after(states, output, cross_norm)
+        states = _after(states, output, cross_norm, self.pre_norm)
         before = feed_forward_norm(states) if self.pre_norm else states
-        return self._after(states, self.feed_forward(before), feed_forward_norm)
+        return _after(states, self.feed_forward(before), feed_forward_norm, self.pre_norm)
 
-    def _after(self, states: Tensor, output: Tensor, norm: "_Norm") -> Tensor:
-        output += states
-        return output if self.pre_norm else norm(output)
+
+def _after(states: Tensor, output: Tensor, norm: "_Norm", pre_norm: bool) -> Tensor:
+    """The residual connection, and the norm where it comes last."""
+    output += states
+    return output if pre_norm else norm(output)
 
 
 def _attend_by_kernel(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
@@ -177,7 +224,7 @@ def _attend_by_products(query: Tensor, keys: Tensor, values: Tensor, mask: Tenso
 class _FeedForward:
     """The feed-forward layer, its branches as one wide layer."""
 
-    def __init__(self, layer: MultiBranchFeedForward) -> None:
+    def __init__(self, layer: MultiBranchFeedForward, make: MakeProduct) -> None:
         scale = branch_factor(layer.branches, layer.branch_scale)
         self.activation = layer.activation
         # For SwiGLU, all branches' gates come first, then all that they gate.
@@ -186,9 +233,9 @@ class _FeedForward:
         in_bias = None
         if layer.in_bias is not None:
             in_bias = torch.cat([part.flatten() for part in layer.in_bias.chunk(parts, dim=1)])
-        self.inner = _Product(torch.cat(weights), in_bias)
+        self.inner = make(torch.cat(weights), in_bias)
         out_bias = None if layer.out_bias is None else layer.out_bias.sum(0) * scale
-        self.outer = _Product(layer.out_weight.flatten(0, 1).t() * scale, out_bias)
+        self.outer = make(layer.out_weight.flatten(0, 1).t() * scale, out_bias)
 
     def __call__(self, states: Tensor) -> Tensor:
         hidden = self.inner(states)
@@ -202,25 +249,6 @@ class _FeedForward:
         return self.outer(hidden)
 
 
-class _Product:
-    """x (rows, in) → x·Wᵀ + bias (rows, out), with W (out, in) in its faster layout.
-
-    On a CPU a product of few rows that widens runs up to twice as fast on the transposed weight.
-    """
-
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        self.widens = weight.shape[0] > weight.shape[1]
-        self.weight = weight.t().contiguous() if self.widens else weight.contiguous()
-        self.bias = bias
-
-    def __call__(self, states: Tensor) -> Tensor:
-        if not self.widens:
-            return F.linear(states, self.weight, self.bias)
-        if self.bias is None:
-            return torch.mm(states, self.weight)
-        return torch.addmm(self.bias, states, self.weight)
-
-
 class _Norm:
     """A layer norm without its module's overhead."""
 
@@ -232,19 +260,25 @@ class _Norm:
         return F.layer_norm(states, self.shape, self.weight, self.bias, self.epsilon)
 
 
-def _projections(
-    layer: MultiBranchAttention, first: int, last: int, scale: float
-) -> tuple[_Product, _Product]:
-    """Of a folded layer: parts first..last of (Q, K, V) as one product, and the output's.
+def _final_norm(norm: nn.Module) -> Callable[[Tensor], Tensor]:
+    """The norm after the last block: an identity after post-norm blocks."""
+    return _Norm(norm) if isinstance(norm, nn.LayerNorm) else norm
 
-    The queries, part 0, are multiplied by `scale`.
-    """
+
+def _inner(
+    layer: MultiBranchAttention, first: int, last: int, make: MakeProduct, *, scale: float = 1.0
+) -> Product:
+    """Of a folded layer: parts first..last of (Q, K, V) as one product, the queries scaled."""
     factors = layer.qkv_weight.new_ones(3, 1, 1)
     factors[0] = scale
     bias = None
     if layer.qkv_bias is not None:
         bias = (layer.qkv_bias * factors)[first:last].flatten()
     weight = layer.qkv_weight * factors.unsqueeze(-1)
-    inner = _Product(weight[first:last].flatten(0, 2), bias)
-    out_bias = None if layer.out_bias is None else layer.out_bias.squeeze(0)
-    return inner, _Product(layer.out_weight.squeeze(0).t(), out_bias)
+    return make(weight[first:last].flatten(0, 2), bias)
+
+
+def _outer(layer: MultiBranchAttention, make: MakeProduct) -> Product:
+    """Of a folded layer: the output projection."""
+    bias = None if layer.out_bias is None else layer.out_bias.squeeze(0)
+    return make(layer.out_weight.squeeze(0).t(), bias)
