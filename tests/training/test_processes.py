@@ -18,6 +18,7 @@ from multibranch.errors import UserError
 from multibranch.tasks.translation import open_data, two_stage
 from multibranch.training import Progress, Trainer
 from multibranch.training.processes import Processes, choose_device
+from multibranch.training.start import first_model
 
 # Without dropout, which every process draws for itself; ε keeps rounding from growing in Adam.
 SAME: dict[str, Any] = {"dropout": 0.0, "max_updates": 11, "epsilon": 1e-4, "log_every": 1}
@@ -60,6 +61,27 @@ def test_two_processes_equal_one(
     codes = tiny.processes(lambda: tiny.run(toy, folder, sharding=sharding, average=2, **SAME))
     assert codes == [0, 0]
     compare(alone, folder, tiny)
+
+
+def test_shared_out_weights_are_never_moved_whole_and_start_as_the_seed_says(
+    toy: Path, tmp_path: Path, tiny: SimpleNamespace
+) -> None:
+    config = tiny.config(toy, tmp_path / "run", sharding="full")
+    data = PreparedData.open(toy)
+    drawn = first_model(config, data.text).state_dict()
+
+    def refuse(*_: Any) -> None:
+        raise AssertionError("the whole model was moved to the device")
+
+    def work() -> None:
+        trainer = Trainer(config, data, quiet=True)
+        torch.nn.Module._apply = refuse  # type: ignore[assignment,method-assign]
+        trainer._set_up()
+        found = trainer.optimiser.weights()  # whole, in the first process
+        assert found.keys() == (drawn.keys() if trainer.processes.first else set())
+        assert all(torch.equal(tensor, drawn[name]) for name, tensor in found.items())
+
+    assert tiny.processes(work) == [0, 0]
 
 
 def test_an_epoch_whose_batches_do_not_come_out_even(

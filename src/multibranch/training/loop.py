@@ -99,7 +99,7 @@ class Trainer:
         self.precision = setup.precision(self.train, self.device)
         self.sharded = self.train.sharding == "full" and self.processes.world > 1
         first = {name: tensor.detach() for name, tensor in model.named_parameters()}
-        self.model = model.to(self.device)
+        self.model = model
         self.objective = Objective(
             self.model, smoothing=self.train.label_smoothing, r_drop=self.train.r_drop
         )

@@ -146,7 +146,10 @@ def wrap(objective: nn.Module, processes: Processes, *, unused: bool) -> tuple[n
 
 
 def shard(objective: nn.Module, processes: Processes, *, dtype: torch.dtype) -> nn.Module:
-    """The objective with its blocks' weights shared out between the processes by FSDP2."""
+    """The objective with its blocks' weights shared out between the processes by FSDP2.
+
+    FSDP2 moves the weights to the device itself, those of one block at a time, and keeps its shard.
+    """
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 

@@ -72,10 +72,14 @@ def precision(train: TrainConfig, device: torch.device) -> torch.dtype:
 def lay_out(
     objective: Objective, processes: Processes, dtype: torch.dtype, *, sharded: bool
 ) -> None:
-    """Give the weights their precision, or share them out between the processes."""
+    """Bring the weights to the device in their precision, or share them out between the processes.
+
+    Weights that are shared out go block by block: no device ever has to hold all of them.
+    """
     if sharded:
         shard(objective, processes, dtype=dtype)
     else:
+        objective.to(processes.device)
         cast_weights(objective.model, dtype)
 
 
