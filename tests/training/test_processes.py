@@ -17,7 +17,7 @@ from multibranch.data import PreparedData
 from multibranch.errors import UserError
 from multibranch.tasks.translation import open_data, two_stage
 from multibranch.training import Progress, Trainer
-from multibranch.training.processes import Processes, choose_device
+from multibranch.training.processes import Processes, choose_device, even_dimension
 from multibranch.training.start import first_model
 
 # Without dropout, which every process draws for itself; ε keeps rounding from growing in Adam.
@@ -63,7 +63,7 @@ def test_two_processes_equal_one(
     compare(alone, folder, tiny)
 
 
-def test_shared_out_weights_are_never_moved_whole_and_start_as_the_seed_says(
+def test_shared_out_weights_are_never_moved_whole_are_halved_and_start_as_the_seed_says(
     toy: Path, tmp_path: Path, tiny: SimpleNamespace
 ) -> None:
     config = tiny.config(toy, tmp_path / "run", sharding="full")
@@ -77,11 +77,21 @@ def test_shared_out_weights_are_never_moved_whole_and_start_as_the_seed_says(
         trainer = Trainer(config, data, quiet=True)
         torch.nn.Module._apply = refuse  # type: ignore[assignment,method-assign]
         trainer._set_up()
+        here = sum(p.to_local().numel() for p in trainer.model.parameters())  # type: ignore[attr-defined]
+        assert here == sum(tensor.numel() for tensor in drawn.values()) / 2
         found = trainer.optimiser.weights()  # whole, in the first process
         assert found.keys() == (drawn.keys() if trainer.processes.first else set())
         assert all(torch.equal(tensor, drawn[name]) for name, tensor in found.items())
 
     assert tiny.processes(work) == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("shape", "dimension"),
+    [((3, 4, 512, 512), 1), ((1, 2048, 512), 1), ((33000, 512), 0), ((2, 3), None), ((), None)],
+)
+def test_weights_are_cut_where_the_parts_are_equal(shape: tuple, dimension: int | None) -> None:
+    assert even_dimension(shape, 4) == dimension
 
 
 def test_an_epoch_whose_batches_do_not_come_out_even(

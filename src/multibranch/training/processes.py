@@ -7,7 +7,7 @@ Every process draws the same branches to drop and its own dropout. DDP averages 
 import atexit
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -152,6 +152,11 @@ def shard(objective: nn.Module, processes: Processes, *, dtype: torch.dtype) -> 
     """
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+    from torch.distributed.tensor import Shard
+
+    def placement(weight: nn.Parameter) -> Shard | None:
+        even = even_dimension(weight.shape, processes.world)
+        return None if even is None else Shard(even)
 
     mesh = init_device_mesh(processes.device.type, (processes.world,))
     policy = MixedPrecisionPolicy(
@@ -160,5 +165,15 @@ def shard(objective: nn.Module, processes: Processes, *, dtype: torch.dtype) -> 
         cast_forward_inputs=False,  # the factors of drop-branch stay float32
     )
     for block in objective.model.blocks:  # type: ignore[union-attr]
-        fully_shard(block, mesh=mesh, mp_policy=policy)
-    return fully_shard(objective, mesh=mesh, mp_policy=policy)  # type: ignore[return-value]
+        fully_shard(block, mesh=mesh, mp_policy=policy, shard_placement_fn=placement)
+    return fully_shard(  # type: ignore[return-value]
+        objective, mesh=mesh, mp_policy=policy, shard_placement_fn=placement
+    )
+
+
+def even_dimension(shape: Sequence[int], parts: int) -> int | None:
+    """The first dimension that can be cut into equal parts, or None.
+
+    FSDP2 would cut the first, which of our weights is the branches: too few to go round.
+    """
+    return next((number for number, size in enumerate(shape) if size % parts == 0), None)
