@@ -100,18 +100,22 @@ def test_text_in_text_out(folder):
     tokenizer = MultiBranchTokenizer.from_pretrained(folder)
     model = AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
     given = tokenizer(LINES, padding=True, return_tensors="pt")
-    output = model.generate(**given, num_beams=2)
-    texts = tokenizer.batch_decode(output, skip_special_tokens=True)
-    # Random models run to the greatest length: the unused entries of the vocabulary show there.
-    never = [i for i in range(model.config.target_vocabulary) if "<unused" in words(tokenizer, i)]
-    ours = Translator.load(folder, device="cpu").translate(LINES, beam=2)
-    again = model.generate(**given, num_beams=2, suppress_tokens=[0, 1, 3, *never])
-    assert tokenizer.batch_decode(again, skip_special_tokens=True) == ours
-    assert len(texts) == 3
+    # Random models run to the greatest length: unused entries of the vocabulary would show there.
+    output = model.generate(**given, num_beams=5)
+    ours = Translator.load(folder, device="cpu").translate(LINES, beam=5)
+    assert tokenizer.batch_decode(output, skip_special_tokens=True) == ours
 
 
-def words(tokenizer: MultiBranchTokenizer, number: int) -> str:
-    return tokenizer._pipeline.tokenizer("target").id_to_token(number) or ""
+def test_generate_suppresses_what_our_decoder_never_writes(folder, tmp_path):
+    forbidden = Translator.load(folder, device="cpu").options().forbidden
+    vocabulary = TextPipeline.load(folder).tokenizer("target").get_vocab()
+    unused = {number for token, number in vocabulary.items() if token.startswith("<unused")}
+    assert unused and forbidden == {0, 1, 3} | unused
+    model = AutoModelForSeq2SeqLM.from_pretrained(folder)
+    assert model.generation_config.suppress_tokens == sorted(forbidden)
+    model.save_pretrained(tmp_path / "saved")  # without text files, but with what was known
+    again = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "saved")
+    assert again.generation_config.suppress_tokens == sorted(forbidden)
 
 
 def test_the_seq2seq_collator_makes_decoder_inputs(folder):

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from multibranch.errors import UserError
+from multibranch.text.special import BOS, EOS, PAD, UNK
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +81,12 @@ class SearchOptions:
     def rows(self) -> int:
         """Rows of a sentence in a batch. Samples have no past in common: each is a sentence."""
         return 1 if self.sample else self.beam
+
+    @property
+    def forbidden(self) -> set[int]:
+        """The ids that no hypothesis may contain."""
+        unknown = set() if self.allow_unknown else {UNK}
+        return ({BOS, PAD, *self.never} | unknown) - {EOS}
 
     def longest(self, source_tokens: int) -> int:
         """The most tokens a hypothesis for a source of so many tokens may have."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from multibranch.decoding.options import SearchOptions
-from multibranch.text.special import BOS, EOS, PAD, UNK
+from multibranch.text.special import EOS, PAD
 
 NOTHING = float("-inf")
 
@@ -43,8 +43,7 @@ class Rules:
             table[row, : len(prefix)] = torch.as_tensor(prefix, dtype=torch.int64)
         self.prefix = table.to(device)  # (b, longest prefix + 1)
         # PAD must be among them: other rules write there what they have no use for.
-        never = {BOS, PAD, *options.never} | (set() if options.allow_unknown else {UNK})
-        self.never = torch.tensor(sorted(never - {EOS}), device=device)
+        self.never = torch.tensor(sorted(options.forbidden), device=device)
 
     def select(self, sentences: Tensor) -> None:
         """Keep the rules of these sentences only."""

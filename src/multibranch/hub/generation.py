@@ -1,31 +1,68 @@
 """What makes `generate` decode as multibranch.decoding does: its defaults and its lengths."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import GenerationConfig, LogitsProcessor
+from transformers.utils import cached_file
 
 from multibranch.decoding.options import SearchOptions
+from multibranch.decoding.translator import unused_ids
 from multibranch.hub.configuration import MultiBranchConfig
-from multibranch.text.special import UNK
+from multibranch.text import TextPipeline
+from multibranch.text.pipeline import FILES
+
+# What `from_pretrained` says of where files come from, as `cached_file` takes it.
+_ORIGIN = (
+    "cache_dir",
+    "force_download",
+    "proxies",
+    "local_files_only",
+    "token",
+    "revision",
+    "subfolder",
+)
 
 
-def decoding_defaults(config: MultiBranchConfig) -> GenerationConfig:
-    """The settings of `generate` that are those of our beam search."""
+def decoding_defaults(
+    config: MultiBranchConfig, text: TextPipeline | None = None
+) -> GenerationConfig:
+    """The settings of `generate` that are those of our beam search.
+
+    text: the model's, where it is known: it says which entries of the vocabulary are unused.
+    """
     ours = search_options(config)
+    unused = () if text is None else unused_ids(text, config.target_vocabulary)
     return GenerationConfig(
         num_beams=ours.beam,
         length_penalty=ours.length_penalty,
         early_stopping=True,  # when as many as there are beams have ended, as our search does
         max_length=config.max_length,
-        suppress_tokens=[config.bos_token_id, config.pad_token_id, UNK],
+        suppress_tokens=sorted(replace(ours, never=(*ours.never, *unused)).forbidden),
         bos_token_id=config.bos_token_id,
         pad_token_id=config.pad_token_id,
         eos_token_id=config.eos_token_id,
         decoder_start_token_id=config.decoder_start_token_id,
     )
+
+
+def text_beside(model: str | Path, **origin: Any) -> TextPipeline | None:
+    """The text pipeline of a model, in a folder or on the hub; None where it has no text files.
+
+    origin: the arguments of `from_pretrained`, of which those that concern files are used.
+    """
+    where = {name: value for name, value in origin.items() if name in _ORIGIN}
+    found = {}
+    for name in FILES:
+        try:
+            found[name] = cached_file(model, name, **where)
+        except OSError:  # not every model has every file
+            continue
+    settings = found.get(FILES[0])
+    return None if settings is None else TextPipeline.load(Path(settings).parent)
 
 
 def search_options(config: MultiBranchConfig) -> SearchOptions:

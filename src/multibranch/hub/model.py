@@ -27,7 +27,12 @@ from transformers.modeling_outputs import (
 
 from multibranch.hub.attention import attend
 from multibranch.hub.configuration import MultiBranchConfig
-from multibranch.hub.generation import EndAtLength, decoding_defaults, longest_outputs
+from multibranch.hub.generation import (
+    EndAtLength,
+    decoding_defaults,
+    longest_outputs,
+    text_beside,
+)
 from multibranch.hub.layers import become
 from multibranch.nn import (
     MultiBranchAttention,
@@ -118,11 +123,13 @@ class MultiBranchForConditionalGeneration(MultiBranchPreTrainedModel, Generation
     def get_output_embeddings(self) -> None:
         return None
 
-    def adjust_generation_fn(self, *args: Any, **kwargs: Any) -> None:
+    def adjust_generation_fn(
+        self, generation_config: Any, auto: Any, pipeline: Any, name: Any, **kwargs: Any
+    ) -> None:
         """After loading: a directory without generation_config.json decodes as our decoder does."""
-        super().adjust_generation_fn(*args, **kwargs)
+        super().adjust_generation_fn(generation_config, auto, pipeline, name, **kwargs)
         if self.generation_config._from_model_config:
-            self.generation_config = decoding_defaults(self.config)
+            self.generation_config = decoding_defaults(self.config, text_beside(name, **kwargs))
 
     def mask_source(self, input_ids: Tensor, attention_mask: Tensor | None) -> Tensor:
         """The source (b, s) with padding wherever attention is forbidden."""

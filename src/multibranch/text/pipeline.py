@@ -25,6 +25,7 @@ KINDS = ("moses-bpe", "tokenised-bpe", "words", "classification")
 SIDES = ("source", "target")
 _SETTINGS = "text.json"
 _TOKENIZERS = {"source": "tokenizer.json", "target": "tokenizer.target.json"}
+FILES = (_SETTINGS, *_TOKENIZERS.values())  # those that `load` reads, the last not always there
 _FORMAT = 1
 
 
