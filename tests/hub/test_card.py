@@ -16,20 +16,23 @@ from multibranch.nn import MultiBranchTransformer
 SCORES = {"test BLEU": Score(34.567, "nrefs:1|case:lc|eff:no|tok:13a|smooth:exp|version:2.6.0")}
 
 
-@pytest.fixture
-def folder(tmp_path):
+def make(branches) -> MultiBranchTransformer:
     torch.manual_seed(0)
-    model = MultiBranchTransformer(
+    return MultiBranchTransformer(
         source_vocabulary=16,
         target_vocabulary=16,
         width=16,
         hidden=32,
         encoder_layers=1,
         decoder_layers=1,
-        branches=3,
+        branches=branches,
         drop_branch=0.3,
     )
-    return save_model(tmp_path / "my-model", model, None)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return save_model(tmp_path / "my-model", make(branches=3), None)
 
 
 def test_the_card_says_what_the_model_is(folder):
@@ -69,6 +72,41 @@ def test_a_branched_model_has_its_record_in_the_card(make_model, tmp_path):
     assert "A pretrained roberta model in which every attention layer has 2 branches" in card
     assert "LayerDrop of 0.1" in card
     assert "AutoModelForSequenceClassification" in card
+
+
+@pytest.mark.parametrize("branches", [1, [1, 1]])
+def test_a_model_of_one_branch_is_not_called_multi_branch(branches, tmp_path):
+    card = model_card(save_model(tmp_path / "plain", make(branches), None))
+    assert (
+        "A Transformer with 1 encoder and 1 decoder blocks whose attention layers have one branch "
+        "each: d/d_h = 16/32, 4 heads, drop-branch ρ = 0.3.\n"
+    ) in card
+
+
+def test_layers_that_differ_are_named_one_by_one(tmp_path):
+    card = model_card(save_model(tmp_path / "mixed", make([1, 2]), None))
+    assert "A Multi-branch Attentive Transformer with" in card
+    assert "N_a/d/d_h = 1, 2/16/32, 4 heads a branch" in card
+
+
+@pytest.mark.parametrize(
+    ("dropped", "trained"),
+    [
+        ({"drop_branch": 0.0}, ""),
+        ({"drop_branch": 0.0, "layer_drop": 0.1}, " It was trained with LayerDrop of 0.1."),
+        (
+            {"drop_branch": 0.2},
+            " It was trained with drop-branch, ρ = 0.2 in the attention and 0.2 in the "
+            "feed-forward layers.",
+        ),
+    ],
+)
+def test_a_pretrained_model_of_one_branch_has_no_copies(make_model, tmp_path, dropped, trained):
+    branch_out(make_model("bert"), branches=1, **dropped).save_pretrained(tmp_path)
+    assert (
+        "A pretrained bert model whose attention layers have one branch each, as they had before."
+        f"{trained}\n"
+    ) in model_card(tmp_path)
 
 
 def test_a_score_without_signature_is_refused(folder):

@@ -105,33 +105,52 @@ def _front_matter(
 
 
 def _what_it_is(config: dict[str, Any]) -> str:
-    branching = config.get("multibranch")
-    if branching:
-        dropped = (
-            f"ρ = {branching['drop_branch']} in the attention and {branching['drop_ffn']} in the "
-            "feed-forward layers"
-        )
-        layer_drop = branching.get("layer_drop")
-        return (
-            f"A pretrained {branching['family']} model in which every attention layer has "
-            f"{branching['branches']} branches, averaged (Multi-branch Attentive Transformer). The "
-            f"branches began as copies and were trained with drop-branch, {dropped}"
-            + (f", and LayerDrop of {layer_drop}." if layer_drop else ".")
-        )
+    if config.get("multibranch"):
+        return _branched(config["multibranch"])
     if config.get("model_type") != "multibranch":
         return f"A {config.get('model_type')} model."
     layers = f"{config['encoder_layers']} encoder"
     if config.get("is_encoder_decoder", True):
         layers += f" and {config['decoder_layers']} decoder"
+    sizes, heads = f"{config['width']}/{config['hidden']}", f"{_one(config['heads'])} heads"
+    dropped = f"drop-branch ρ = {_one(config['drop_branch'])}"
+    if _one(config["branches"]) == "1":
+        return (
+            f"A Transformer with {layers} blocks whose attention layers have one branch each: "
+            f"d/d_h = {sizes}, {heads}, {dropped}."
+        )
     return (
         f"A Multi-branch Attentive Transformer with {layers} blocks: "
-        f"N_a/d/d_h = {_one(config['branches'])}/{config['width']}/{config['hidden']}, "
-        f"{_one(config['heads'])} heads a branch, drop-branch ρ = {_one(config['drop_branch'])}."
+        f"N_a/d/d_h = {_one(config['branches'])}/{sizes}, {heads} a branch, {dropped}."
+    )
+
+
+def _branched(branching: dict[str, Any]) -> str:
+    """What a pretrained model became, from its record of that."""
+    branches, rates = branching["branches"], (branching["drop_branch"], branching["drop_ffn"])
+    means = []
+    if branches > 1 or any(rates):
+        where = f"{rates[0]} in the attention and {rates[1]} in the feed-forward layers"
+        means.append(f"drop-branch, ρ = {where}")
+    if branching.get("layer_drop"):
+        means.append(f"LayerDrop of {branching['layer_drop']}")
+    trained = f"trained with {', and '.join(means)}."
+    if branches == 1:
+        return (
+            f"A pretrained {branching['family']} model whose attention layers have one branch "
+            "each, as they had before." + (f" It was {trained}" if means else "")
+        )
+    return (
+        f"A pretrained {branching['family']} model in which every attention layer has {branches} "
+        "branches, averaged (Multi-branch Attentive Transformer). The branches began as copies and "
+        f"were {trained}"
     )
 
 
 def _one(value: Any) -> str:
-    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    """One value for all layers, or the layers' values one after another where they differ."""
+    values = value if isinstance(value, list) else [value]
+    return ", ".join(map(str, values if len(set(values)) > 1 else values[:1]))
 
 
 def _score_table(scores: Mapping[str, tuple[float, str]]) -> str:
