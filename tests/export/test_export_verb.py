@@ -119,7 +119,7 @@ def test_help_says_how(run):
         (["DIR", "--format", "onnx"], "required: --output"),
         (
             ["DIR", "--format", "ctranslate2", "--quantization", "int4", "--output", "OUT"],
-            "invalid choice: 'int4'",
+            "no quantization 'int4'; it is one of float32, int8, int8_float32",
         ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

@@ -23,17 +23,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", required=True, metavar="DIR", help="where it goes")
     parser.add_argument(
         "--quantization",
-        choices=[
-            "float32",
-            "int8",
-            "int8_float32",
-            "int8_float16",
-            "int8_bfloat16",
-            "int16",
-            "float16",
-            "bfloat16",
-        ],
-        help="for ctranslate2: what the weights are stored in (default float32)",
+        metavar="NAME",
+        help="for ctranslate2: what the weights are stored in, such as int8 (default float32); "
+        "one that it does not have is refused with a list of those it has",
     )
     parser.add_argument(
         "--positions",

@@ -96,11 +96,7 @@ def check_expressible(
     for side in ("encoder", "decoder"):
         if not len(getattr(model, side)):
             raise UserError(f"CTranslate2 cannot express a model without {side} layers")
-    if quantization not in QUANTIZATIONS:
-        raise UserError(
-            f"CTranslate2 has no quantization {quantization!r}; it is one of "
-            f"{', '.join(QUANTIZATIONS)}"
-        )
+    check_quantization(quantization)
     if positions < _FEWEST_POSITIONS:
         raise UserError(f"positions must be at least {_FEWEST_POSITIONS}, not {positions}")
     said = model.settings
@@ -111,6 +107,14 @@ def check_expressible(
                 f"{size}: CTranslate2 needs a word for every one"
             )
     check_finite(model, largest=_LARGEST_HALF if "float16" in quantization.split("_") else None)
+
+
+def check_quantization(name: str) -> None:
+    """Raise a UserError that names those there are."""
+    if name not in QUANTIZATIONS:
+        raise UserError(
+            f"CTranslate2 has no quantization {name!r}; it is one of {', '.join(QUANTIZATIONS)}"
+        )
 
 
 def specification(model: MultiBranchTransformer, text: TextPipeline, *, positions: int) -> Any:

@@ -13,7 +13,7 @@ from multibranch.directory import (
     read_json,
 )
 from multibranch.errors import UserError
-from multibranch.export.ctranslate2 import POSITIONS, export_ctranslate2
+from multibranch.export.ctranslate2 import POSITIONS, check_quantization, export_ctranslate2
 from multibranch.export.folder import check_output, read_description, require
 from multibranch.export.onnx import export_onnx
 
@@ -40,6 +40,8 @@ def export(
     if format not in FORMATS:
         raise UserError(f"there is no format {format!r}; it is one of {', '.join(FORMATS)}")
     check_output(output)
+    if quantization is not None:
+        check_quantization(quantization)
     classifier = _is_classifier(folder)
     if format == "onnx":
         for name, value in (("quantization", quantization), ("positions", positions)):
