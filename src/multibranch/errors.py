@@ -1,4 +1,10 @@
-"""The one error that the command line turns into a line of text and exit status 2."""
+"""The one error that the command line turns into a line of text and exit status 2.
+
+That an optional package is missing is such an error, which `needed` raises.
+"""
+
+import importlib
+from types import ModuleType
 
 
 class UserError(Exception):
@@ -7,3 +13,14 @@ class UserError(Exception):
     The message is a sentence for that person: what was wrong, where (file, line, key), and what
     to do about it.
     """
+
+
+def needed(package: str, *, install: str, purpose: str) -> ModuleType:
+    """An optional package, or a sentence that says how to get it."""
+    try:
+        return importlib.import_module(package)
+    except ImportError as error:
+        raise UserError(
+            f"{purpose} needs the package {package}, which is not installed; "
+            f"install it with: pip install {install}"
+        ) from error

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from multibranch.decoding.attention import Inspection, LayerAttention
-from multibranch.errors import UserError
+from multibranch.errors import needed
 
 INK = "#1f2937"
 FAINT = "#6b7280"
@@ -20,15 +20,9 @@ _MOST_TOKENS = 60  # more would make a picture that nobody can read
 
 def draw(inspection: Inspection, path: str | Path, *, kind: str = "cross") -> Path:
     """Write the heat maps of one kind of attention as a PNG."""
-    try:
-        import matplotlib
+    needed("matplotlib", install="'multibranch[study]'", purpose="Drawing").use("Agg")
+    import matplotlib.pyplot as plt
 
-        matplotlib.use("Agg")
-        import matplotlib.pyplot as plt
-    except ImportError:
-        raise UserError(
-            'drawing needs matplotlib: install it with pip install "multibranch[study]"'
-        ) from None
     layers = inspection.of_kind(kind)
     rows = inspection.rows(kind)[:_MOST_TOKENS]
     columns = inspection.columns(kind)[:_MOST_TOKENS]

@@ -12,13 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from multibranch.errors import UserError
+from multibranch.errors import UserError, needed
 from multibranch.export.checks import checked_ctranslate2
 from multibranch.export.folder import (
+    EXTRA,
     check_finite,
     check_output,
     describe,
-    require,
     vocabulary,
     written_folder,
 )
@@ -62,7 +62,7 @@ def export_ctranslate2(
         decoding: search options other than the defaults, which the folder remembers.
     """
     folder = Path(folder)
-    require("ctranslate2", what="exporting to CTranslate2")
+    needed("ctranslate2", install=EXTRA, purpose="Exporting to CTranslate2")
     check_output(folder)
     check_expressible(model, text, quantization=quantization, positions=positions)
     spec = specification(model, text, positions=positions)

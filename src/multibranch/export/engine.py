@@ -25,13 +25,13 @@ import torch
 from multibranch.decoding import Hypothesis, SearchOptions, Translator
 from multibranch.decoding.generate import batches
 from multibranch.decoding.translator import unused_ids
-from multibranch.errors import UserError
+from multibranch.errors import UserError, needed
 from multibranch.export.ctranslate2 import FORMAT
 from multibranch.export.folder import (
     DESCRIPTION,
+    EXTRA,
     pytorchs_threads_kept,
     read_description,
-    require,
     vocabulary,
 )
 from multibranch.text import BOS, EOS, PAD, SPECIAL_TOKENS, UNK, TextPipeline
@@ -115,7 +115,7 @@ class CTranslate2Engine(Translator):
         places = [Path(f) for f in ([folders] if isinstance(folders, str | Path) else folders)]
         _refuse_others(places, branches=branches, precision=precision, cuda_graphs=cuda_graphs)
         [folder] = places
-        ctranslate2 = require("ctranslate2", what="the engine ctranslate2")
+        ctranslate2 = needed("ctranslate2", install=EXTRA, purpose="The engine ctranslate2")
         said = _described(folder)
         text = TextPipeline.load(folder)
         _check_vocabularies(folder, text)

@@ -12,9 +12,9 @@ from multibranch.directory import (
     load_text,
     read_json,
 )
-from multibranch.errors import UserError
+from multibranch.errors import UserError, needed
 from multibranch.export.ctranslate2 import POSITIONS, check_quantization, export_ctranslate2
-from multibranch.export.folder import check_output, read_description, require
+from multibranch.export.folder import check_output, read_description
 from multibranch.export.onnx import export_onnx
 
 FORMATS = ("ctranslate2", "onnx")
@@ -95,7 +95,7 @@ def _is_classifier(folder: Path) -> bool:
 
 
 def _export_classifier(folder: Path, output: Path) -> None:
-    require("transformers", what="exporting a classifier")
+    needed("transformers", install="'multibranch[hub]'", purpose="Exporting a classifier")
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
     import multibranch.hub  # noqa: F401 (it makes branched models known to the Auto classes)

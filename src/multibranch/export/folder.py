@@ -1,6 +1,5 @@
 """What every exported folder is: engine's files with a description, whole or not there at all."""
 
-import importlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +14,7 @@ from multibranch.errors import UserError
 from multibranch.text import TextPipeline
 
 DESCRIPTION = "multibranch.json"
+EXTRA = "'multibranch[export]'"  # what pip installs the engines with
 
 
 @contextmanager
@@ -25,17 +25,6 @@ def pytorchs_threads_kept() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(threads)
-
-
-def require(package: str, *, what: str) -> Any:
-    """Import an optional package, or say how to get it."""
-    try:
-        return importlib.import_module(package)
-    except ImportError:
-        raise UserError(
-            f"{what} needs the package {package}, which is not installed: "
-            "pip install 'multibranch[export]'"
-        ) from None
 
 
 def check_output(folder: Path) -> None:

@@ -22,13 +22,13 @@ from typing import Any
 
 from torch import nn
 
-from multibranch.errors import UserError
+from multibranch.errors import UserError, needed
 from multibranch.export.checks import checked_onnx
 from multibranch.export.folder import (
+    EXTRA,
     check_finite,
     check_output,
     describe,
-    require,
     written_folder,
 )
 from multibranch.export.onnx_graph import Graph, Shape
@@ -56,7 +56,7 @@ def export_onnx(
         decoding: search options other than the defaults, which the folder remembers.
     """
     folder = Path(folder)
-    require("onnx", what="exporting to ONNX")
+    needed("onnx", install=EXTRA, purpose="Exporting to ONNX")
     check_output(folder)
     check_expressible(model)
     graphs = build_graphs(model)

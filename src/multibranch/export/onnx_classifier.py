@@ -15,13 +15,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from multibranch.errors import UserError
+from multibranch.errors import UserError, needed
 from multibranch.export.checks import checked_classifier
 from multibranch.export.folder import (
+    EXTRA,
     check_finite,
     check_output,
     describe,
-    require,
     written_folder,
 )
 from multibranch.export.onnx_graph import FILE_LIMIT
@@ -38,7 +38,7 @@ def export_onnx_classifier(model: Any, tokenizer: Any, folder: str | Path) -> Pa
         tokenizer: its tokenizer; None for none.
     """
     folder = Path(folder)
-    require("onnxscript", what="exporting a classifier to ONNX")
+    needed("onnxscript", install=EXTRA, purpose="Exporting a classifier to ONNX")
     check_output(folder)
     if not type(model).__name__.endswith("ForSequenceClassification"):
         raise UserError(f"{type(model).__name__} is no classifier: it has no logits over labels")

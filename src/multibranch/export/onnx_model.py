@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from multibranch.directory import check_folder
-from multibranch.errors import UserError
-from multibranch.export.folder import require
+from multibranch.errors import UserError, needed
+from multibranch.export.folder import EXTRA
 
 FORMAT = "onnx"
 
@@ -23,7 +23,7 @@ class OnnxModel:
     """
 
     def __init__(self, folder: str | Path, *, threads: int = 0) -> None:
-        onnxruntime = require("onnxruntime", what="running ONNX graphs")
+        onnxruntime = needed("onnxruntime", install=EXTRA, purpose="Running ONNX graphs")
         folder = Path(folder)
         check_folder(folder)
         options = onnxruntime.SessionOptions()

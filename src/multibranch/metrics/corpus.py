@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from multibranch import __version__
-from multibranch.errors import UserError
-from multibranch.metrics.score import Score, check_pairs, needed
+from multibranch.errors import UserError, needed
+from multibranch.metrics.score import Score, check_pairs
 
 ORDER = 4
 

@@ -1,10 +1,8 @@
 """A score with its signature, and several seeds' scores as mean and deviation."""
 
-import importlib
 import math
 from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass, field
-from types import ModuleType
 
 from multibranch.errors import UserError
 
@@ -64,14 +62,3 @@ def check_pairs(hypotheses: Sized, references: Sized) -> None:
         )
     if not len(references):
         raise UserError("There is nothing to score: outputs and references are empty.")
-
-
-def needed(package: str, *, install: str, purpose: str) -> ModuleType:
-    """An optional package, or a sentence that says how to get it."""
-    try:
-        return importlib.import_module(package)
-    except ImportError as error:
-        raise UserError(
-            f"{purpose} needs the package {package}, which is not installed; "
-            f"install it with: pip install {install}"
-        ) from error

@@ -15,8 +15,8 @@ from functools import cache
 from importlib import metadata
 from typing import Any
 
-from multibranch.errors import UserError
-from multibranch.metrics.score import Score, needed
+from multibranch.errors import UserError, needed
+from multibranch.metrics.score import Score
 from multibranch.text.code import code_to_text
 
 

@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from multibranch.metrics.score import needed
+from multibranch.errors import needed
 from multibranch.study.results import CellResult, Results
 
 # Stand-ins that become the page's colours in the SVG text.

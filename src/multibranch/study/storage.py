@@ -17,8 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from multibranch.errors import UserError
-from multibranch.metrics.score import needed
+from multibranch.errors import UserError, needed
 from multibranch.study.experiment import Experiment
 
 LEASE = 60.0  # seconds without renewal after which a worker counts as gone
