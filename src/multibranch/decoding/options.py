@@ -1,6 +1,9 @@
 """What a search is asked for, and what it finds."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
 
 from multibranch.errors import UserError
 from multibranch.text.special import BOS, EOS, PAD, UNK
@@ -112,6 +115,22 @@ class Hypothesis:
     log_probability: float
     unknowns: int = 0
     text: str = ""
+
+
+def known_options(said: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a record are search options, by name."""
+    known = {field.name for field in fields(SearchOptions)}
+    return {name: value for name, value in said.items() if name in known}
+
+
+def read_options(said: Any, path: Path) -> dict[str, Any]:
+    """The search options that the file at `path` says under "decoding", by name, checked."""
+    try:
+        options = known_options(said or {})
+        SearchOptions(**options)
+    except (TypeError, AttributeError, UserError) as error:
+        raise UserError(f'"decoding" in {path} is no set of search options: {error}') from None
+    return options
 
 
 def _require(holds: bool, name: str, value: object, wanted: str) -> None:

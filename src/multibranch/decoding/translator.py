@@ -13,8 +13,8 @@ import torch
 from multibranch.decoding.ensemble import Ensemble
 from multibranch.decoding.generate import generate
 from multibranch.decoding.graphs import GraphRecorder
-from multibranch.decoding.options import Hypothesis, SearchOptions
-from multibranch.directory import load_model, load_text, read_config
+from multibranch.decoding.options import Hypothesis, SearchOptions, read_options
+from multibranch.directory import CONFIG, load_model, load_text, read_config
 from multibranch.errors import UserError
 from multibranch.nn import MultiBranchTransformer, prune
 from multibranch.nn.stepper import Stepper
@@ -87,7 +87,7 @@ class Translator:
             device: "auto" is a GPU where there is one.
             branches: decode with these branches of every attention layer only, from 0.
         """
-        places = [Path(f) for f in ([folders] if isinstance(folders, str | Path) else folders)]
+        places = as_paths(folders)
         if not places:
             raise UserError("no model directory was given")
         where = choose_device(device)
@@ -238,18 +238,14 @@ class Translator:
         return written
 
 
+def as_paths(folders: str | Path | Sequence[str | Path]) -> list[Path]:
+    """One folder or several, as a list."""
+    return [Path(f) for f in ([folders] if isinstance(folders, str | Path) else folders)]
+
+
 def saved_options(folder: str | Path) -> dict[str, Any]:
     """The search options that a model directory was saved with, by name."""
-    known = {field.name for field in fields(SearchOptions)}
-    said = read_config(folder).get("decoding") or {}
-    try:
-        options = {name: value for name, value in said.items() if name in known}
-        SearchOptions(**options)
-    except (TypeError, AttributeError, UserError) as error:
-        raise UserError(
-            f'"decoding" in {Path(folder) / "config.json"} is no set of search options: {error}'
-        ) from None
-    return options
+    return read_options(read_config(folder).get("decoding"), Path(folder) / CONFIG)
 
 
 def choose_device(asked: str | torch.device) -> torch.device:

@@ -16,7 +16,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,8 @@ import torch
 
 from multibranch.decoding import Hypothesis, SearchOptions, Translator
 from multibranch.decoding.generate import batches
-from multibranch.decoding.translator import unused_ids
+from multibranch.decoding.options import read_options
+from multibranch.decoding.translator import as_paths, unused_ids
 from multibranch.errors import UserError, needed
 from multibranch.export.ctranslate2 import FORMAT
 from multibranch.export.folder import (
@@ -34,7 +35,7 @@ from multibranch.export.folder import (
     read_description,
     vocabulary,
 )
-from multibranch.text import BOS, EOS, PAD, SPECIAL_TOKENS, UNK, TextPipeline
+from multibranch.text import EOS, SPECIAL_TOKENS, TextPipeline
 
 BATCH_TOKENS = 1024
 _END = SPECIAL_TOKENS[EOS]
@@ -112,7 +113,7 @@ class CTranslate2Engine(Translator):
                 two batches at once wait less for each other than the parts of one. Give 1 where
                 single sentences shall come back soonest.
         """
-        places = [Path(f) for f in ([folders] if isinstance(folders, str | Path) else folders)]
+        places = as_paths(folders)
         _refuse_others(places, branches=branches, precision=precision, cuda_graphs=cuda_graphs)
         [folder] = places
         ctranslate2 = needed("ctranslate2", install=EXTRA, purpose="The engine ctranslate2")
@@ -133,7 +134,7 @@ class CTranslate2Engine(Translator):
         except (RuntimeError, ValueError) as error:
             raise UserError(f"CTranslate2 cannot load {folder}: {error}") from None
         made = cls(engine, text, positions=said["positions"], defaults=said["decoding"])
-        made.options()  # what the folder remembers must be options
+        made.options()  # what the folder remembers must be options that CTranslate2 can follow
         return made
 
     @property
@@ -231,7 +232,7 @@ class CTranslate2Engine(Translator):
         self, sentences: Sequence[_Sentence], options: SearchOptions, *, forbid: bool, limit: int
     ) -> Callable[[], list[list[_Found]]]:
         """Begin the search of a batch, at most `limit` steps; what is given back awaits it."""
-        forbidden = [[self._target_tokens[number]] for number in sorted(self._forbidden(options))]
+        forbidden = [[self._target_tokens[number]] for number in sorted(options.forbidden)]
         prefixes = [sentence.prefix for sentence in sentences]
         pending = self.engine.translate_batch(
             [sentence.source for sentence in sentences],
@@ -251,11 +252,6 @@ class CTranslate2Engine(Translator):
         )
         return lambda: [_found(one.result()) for one in pending]
 
-    def _forbidden(self, options: SearchOptions) -> set[int]:
-        """The ids that may not be written."""
-        never = {BOS, PAD, *options.never} | (set() if options.allow_unknown else {UNK})
-        return never - {EOS}
-
     def _in_doubt(self, sentence: _Sentence, results: list[_Found], options: SearchOptions) -> bool:
         """Whether our search would have gone another way."""
         return any(
@@ -267,7 +263,7 @@ class CTranslate2Engine(Translator):
 
     def _has_forbidden(self, found: _Found, sentence: _Sentence, options: SearchOptions) -> bool:
         written = found.tokens[len(sentence.prefix) :]
-        return not self._forbidden(options).isdisjoint(self._target_ids[token] for token in written)
+        return not options.forbidden.isdisjoint(self._target_ids[token] for token in written)
 
     # -- What it answered -------------------------------------------------------------------
 
@@ -357,15 +353,10 @@ def _refuse_others(
 def _described(folder: Path) -> dict[str, Any]:
     """The folder's description, its numbers checked."""
     said = read_description(folder, format=FORMAT)
-    positions, decoding = said.get("positions"), said.get("decoding")
+    positions, path = said.get("positions"), folder / DESCRIPTION
     if not isinstance(positions, int) or positions < 1:
-        raise UserError(f"{folder / DESCRIPTION} is damaged: it says no number of positions")
-    known = {field.name for field in fields(SearchOptions)}
-    numbers = decoding.items() if isinstance(decoding, dict) else ()
-    options = {
-        name: value for name, value in numbers if name in known and isinstance(value, int | float)
-    }
-    return {"positions": positions, "decoding": options}
+        raise UserError(f"{path} is damaged: it says no number of positions")
+    return {"positions": positions, "decoding": read_options(said.get("decoding"), path)}
 
 
 def _check_vocabularies(folder: Path, text: TextPipeline) -> None:

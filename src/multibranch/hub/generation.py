@@ -1,6 +1,6 @@
 """What makes `generate` decode as multibranch.decoding does: its defaults and its lengths."""
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +9,7 @@ from torch import Tensor
 from transformers import GenerationConfig, LogitsProcessor
 from transformers.utils import cached_file
 
-from multibranch.decoding.options import SearchOptions
+from multibranch.decoding.options import SearchOptions, known_options
 from multibranch.decoding.translator import unused_ids
 from multibranch.hub.configuration import MultiBranchConfig
 from multibranch.text import TextPipeline
@@ -67,9 +67,7 @@ def text_beside(model: str | Path, **origin: Any) -> TextPipeline | None:
 
 def search_options(config: MultiBranchConfig) -> SearchOptions:
     """Those that the model directory was saved with, and else our defaults."""
-    known = {field.name for field in fields(SearchOptions)}
-    said = getattr(config, "decoding", None) or {}
-    return SearchOptions(**{name: value for name, value in said.items() if name in known})
+    return SearchOptions(**known_options(getattr(config, "decoding", None) or {}))
 
 
 def longest_outputs(
