@@ -1,6 +1,7 @@
 """Train with every fast path and with none, from the same seeds, and lay the loss curves together.
 
     python benchmarks/loss_curves.py DATA [--updates 1000] [--seeds 1 2 3] [--json FILE]
+    python benchmarks/loss_curves.py --draw PICTURE --json FILE
 
 "fast" is what a user gets: on a GPU compiled code, CUDA graphs, Triton kernels, bf16 weights beside
 float32 masters. "reference" is plain PyTorch in float32, one operation after the other, with padded
@@ -114,16 +115,56 @@ def table(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def draw(record: dict[str, Any], picture: Path) -> None:
+    """Every run's curve, one colour for each path, and how far the means are apart below."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, (above, below) = plt.subplots(
+        2, sharex=True, figsize=(7, 5), height_ratios=(3, 1), layout="constrained"
+    )
+    for path, colour, style in (("reference", "#ee6677", "-"), ("fast", "#4477aa", "--")):
+        runs = [run for run in record["runs"] if run["path"] == path]
+        for number, run in enumerate(runs):
+            label = f"{path}, {len(runs)} seeds" if number == 0 else None
+            above.plot(run["updates"], run["losses"], style, color=colour, lw=1.2, label=label)
+    rows = [row for row in record["comparison"] if row["update"] != "validation"]
+    updates = [row["update"] for row in rows]
+    spread = [row["deviation_between_seeds"] for row in rows]
+    below.fill_between(
+        updates, [-s for s in spread], spread, color="#bbbbbb", label="deviation between seeds"
+    )
+    below.plot(updates, [row["difference"] for row in rows], color="#222222", label="fast − ref.")
+    above.set_ylabel("training loss")
+    below.set_ylabel("apart")
+    below.set_xlabel("update")
+    below.set_ylim(-1.3 * max(spread), 2.4 * max(spread))  # room for the legend
+    for axes, columns in ((above, 1), (below, 2)):
+        axes.legend(frameon=False, loc="upper right", ncols=columns)
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(picture, dpi=110)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("data", help="a prepared folder")
+    parser.add_argument("data", nargs="?", help="a prepared folder")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--updates", type=int, default=1000)
     parser.add_argument("--tokens", type=int, default=4096, help="target tokens a batch")
     parser.add_argument("--points", type=int, default=20, help="points of each curve")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--json", type=Path, help="where to write the results")
+    parser.add_argument("--draw", type=Path, help="train nothing: draw what --json holds")
     args = parser.parse_args()
+    if args.draw:
+        if args.json is None:
+            parser.error("--draw needs --json FILE")
+        draw(json.loads(args.json.read_text(encoding="utf-8")), args.draw)
+        return 0
+    if args.data is None:
+        parser.error("name a prepared folder")
     runs = []
     for seed in args.seeds:
         for fast in (True, False):
