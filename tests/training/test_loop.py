@@ -3,6 +3,7 @@
 import math
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -210,11 +211,14 @@ def test_the_loss_may_decide_though_a_score_is_shown(
     assert outcome.progress.best == min(losses)
 
 
-def progress_after(*losses: float) -> Progress:
+def progress_after(*losses: float, train: TrainConfig | None = None) -> Progress:
+    """Where a run stands that was validated after updates 10, 20, …, past its warm-up."""
     progress = Progress()
     for loss in losses:
         progress.update += 10
-        progress.note_validation(loss=loss, plain=loss, score=None, by_score=False)
+        train = train or TrainConfig(warmup=1)
+        score = -loss if train.stop_on == "score" else None
+        progress.note_validation(train, loss=loss, plain=loss, score=score)
     return progress
 
 
@@ -224,6 +228,16 @@ def test_patience_counts_validations_that_are_no_better() -> None:
     train = TrainConfig(patience=2)
     assert reason_to_stop(train, progress, out_of_time=False) is not None
     assert reason_to_stop(TrainConfig(patience=3), progress, out_of_time=False) is None
+
+
+@pytest.mark.parametrize("stop_on", ["loss", "score"])
+def test_the_first_validation_after_the_warm_up_beats_those_before(stop_on: Any) -> None:
+    train = TrainConfig(warmup=30, stop_on=stop_on)
+    progress = progress_after(3.0, 2.0, 9.0, 8.0, 8.5, train=train)
+    assert (progress.best_loss, progress.best_update, progress.stale) == (8.0, 40, 1)
+    going_on = TrainConfig(warmup=30, stop_on=stop_on, init_from="runs/transformer")
+    assert progress_after(3.0, 2.0, 9.0, 8.0, train=going_on).best_update == 20
+    assert progress_after(3.0, 2.0, train=train).best_update == 20  # it ended while warming up
 
 
 def test_a_loss_that_is_not_a_number_is_never_the_best() -> None:

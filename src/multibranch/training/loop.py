@@ -339,10 +339,10 @@ class Trainer:
             "seconds": self._seconds(),
         }
         better = progress.note_validation(
+            self.train,
             loss=measured["loss"],
             plain=measured["plain"],
             score=measured.get("score"),
-            by_score=self.train.stop_on == "score",
         )
         self.display.validation(record, best=better)
         if self.train.average:

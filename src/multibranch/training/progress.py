@@ -34,21 +34,33 @@ class Progress:
     snapshots: list[int] = field(default_factory=list)  # updates whose weights will be averaged
 
     def note_validation(
-        self, *, loss: float, plain: float, score: float | None, by_score: bool
+        self, train: TrainConfig, *, loss: float, plain: float, score: float | None
     ) -> bool:
-        """Take a validation into account; says whether it is the best so far."""
+        """Take a validation into account; says whether it is the best so far.
+
+        What a model from random weights scores while its learning rate still rises decides nothing:
+        models that write the same words for every source can score well by chance. The first
+        validation after the warm-up is better than all before it.
+        """
+        by_score = train.stop_on == "score"
         self.validated, self.loss = self.update, loss
         value, before = (score if by_score else loss), self.best
         if value is None or not math.isfinite(value):
             better = False
+        elif before is None or self._only_warming_up(train):
+            better = True
         else:
-            better = before is None or (value > before if by_score else value < before)
+            better = value > before if by_score else value < before
         if better:
             self.best, self.best_update, self.stale = value, self.update, 0
             self.best_loss, self.best_plain, self.best_score = loss, plain, score
         else:
             self.stale += 1
         return better
+
+    def _only_warming_up(self, train: TrainConfig) -> bool:
+        """Whether the best so far is from the warm-up, which is over."""
+        return train.init_from is None and self.best_update < train.warmup <= self.update
 
     def add_snapshot(self, *, most: int) -> None:
         """Take the weights of this update into the average, the last `most` of them."""
