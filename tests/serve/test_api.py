@@ -12,6 +12,7 @@ import pytest
 from multibranch.decoding import Translator
 from multibranch.decoding.attention import inspect
 from multibranch.directory import load_model, load_text
+from multibranch.errors import UserError
 from multibranch.serve.engine import Engine
 from multibranch.serve.guard import CONTENT_POLICY
 
@@ -524,3 +525,25 @@ def test_an_exported_model_is_served_as_well(folder, tmp_path, start, translator
         assert (answer.status_code, "--engine torch" in answer.json()["error"]) == (501, True)
         model = client.get("/model").json()
     assert (model["engine"], model["branches"], model["can_inspect"]) == ("ctranslate2", 0, False)
+
+
+def test_a_model_is_served_in_int8_with_all_its_branches_or_some(folder, start):
+    engine = Engine.load(folder, device="cpu", precision="int8")
+    one = start(engine=engine)
+    found = one.translate(LINES[0], n_best=3, branches=[1]).json()["translations"][0]
+    rounded = Translator.load(folder, device="cpu", branches=[0], precision="int8")
+    wanted = rounded.generate([LINES[0]], n_best=3)[0]
+    scores = [hypothesis["score"] for hypothesis in found["hypotheses"]]
+    assert scores == pytest.approx([hypothesis.score for hypothesis in wanted], abs=1e-6)
+    exact = Translator.load(folder, device="cpu", branches=[0]).generate([LINES[0]], n_best=3)[0]
+    assert scores != pytest.approx([hypothesis.score for hypothesis in exact], abs=1e-6)
+    assert one.translate(LINES).status_code == 200
+
+
+def test_an_exported_model_has_its_precision_already(folder, tmp_path):
+    pytest.importorskip("ctranslate2")
+    from multibranch.export import export
+
+    export(folder, tmp_path / "exported", format="ctranslate2")
+    with pytest.raises(UserError, match="chosen when it was exported"):
+        Engine.load(tmp_path / "exported", engine="ctranslate2", device="cpu", precision="int8")

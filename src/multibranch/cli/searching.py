@@ -48,14 +48,19 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
         help="what decodes; ctranslate2 takes what `multibranch export` wrote (default torch)",
     )
     parser.add_argument("--device", default="auto", help="cpu, cuda or auto (default)")
+    add_precision(parser)
+    parser.add_argument(
+        "--cuda-graphs", action="store_true", help="on a GPU, replay recorded steps"
+    )
+
+
+def add_precision(parser: argparse.ArgumentParser) -> None:
+    """What the torch engine computes in."""
     parser.add_argument(
         "--precision",
         default="float32",
         choices=["float32", "bfloat16", "float16", "int8"],
         help="what to compute in (default float32); int8 is about twice as fast on a CPU",
-    )
-    parser.add_argument(
-        "--cuda-graphs", action="store_true", help="on a GPU, replay recorded steps"
     )
 
 

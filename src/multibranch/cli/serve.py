@@ -1,6 +1,7 @@
 """Serve translations over HTTP, with a page to try the model on.
 
   multibranch serve runs/mat                                 http://127.0.0.1:8000
+  multibranch serve runs/mat --precision int8                faster on a CPU
   multibranch serve exported --engine ctranslate2            what `multibranch export` wrote
   multibranch serve runs/mat --host 0.0.0.0 --token-file token
 
@@ -16,6 +17,8 @@ are logged. SIGTERM and Ctrl-C finish what is in flight.
 """
 
 import argparse
+
+from multibranch.cli.searching import add_precision
 
 _LIMITS = {
     "body_bytes": (int, 1_000_000, "bytes of a request's body"),
@@ -43,6 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--port", type=int, default=8000, help="where to listen; 0: any free one (default 8000)"
     )
     parser.add_argument("--device", default="auto", help="cpu, cuda or auto (default)")
+    add_precision(parser)
     parser.add_argument(
         "--token-file", metavar="FILE", help="a file with the bearer token that clients must send"
     )
@@ -123,5 +127,6 @@ def run(args: argparse.Namespace) -> None:
         host=args.host,
         port=args.port,
         device=args.device,
+        precision=args.precision,
         options=options,
     )

@@ -62,6 +62,7 @@ class Engine:
         name: "torch" or "ctranslate2".
         translator: decodes with all branches.
         model: the model itself, where there is one: its branches can be chosen and looked at.
+        precision: what to compute in.
         choices: choices of branches to keep ready; the one that was used longest ago goes first.
         batch_tokens: source tokens decoded together on one core.
     """
@@ -73,10 +74,12 @@ class Engine:
         *,
         model: MultiBranchTransformer | None = None,
         defaults: dict[str, Any] | None = None,
+        precision: str = "float32",
         choices: int = 8,
         batch_tokens: int = CPU_BATCH_TOKENS,
     ) -> None:
         self.name, self.translator, self.model = name, translator, model
+        self._precision = precision
         self.text: TextPipeline = translator.text
         self._defaults = defaults or {}
         self._choices, self._batch_tokens = choices, batch_tokens
@@ -98,6 +101,7 @@ class Engine:
         *,
         engine: str = "torch",
         device: str = "auto",
+        precision: str = "float32",
         choices: int = 8,
         batch_tokens: int | None = None,
     ) -> "Engine":
@@ -107,9 +111,11 @@ class Engine:
         if engine == "ctranslate2":
             from multibranch.export import CTranslate2Engine
 
-            translator: Translator = CTranslate2Engine.load(folder, device=device)
+            translator: Translator = CTranslate2Engine.load(
+                folder, device=device, precision=precision
+            )
             return cls(engine, translator, batch_tokens=batch_tokens or CPU_BATCH_TOKENS)
-        translator = Translator.load(folder, device=device)
+        translator = Translator.load(folder, device=device, precision=precision)
         if batch_tokens is None:
             on_cpu = translator.device.type == "cpu"
             batch_tokens = CPU_BATCH_TOKENS if on_cpu else GPU_BATCH_TOKENS // 8
@@ -118,6 +124,7 @@ class Engine:
             translator,
             model=load_model(folder, device=translator.device),
             defaults=saved_options(folder),
+            precision=precision,
             choices=choices,
             batch_tokens=batch_tokens,
         )
@@ -233,7 +240,10 @@ class Engine:
         while len(self._ready) >= self._choices:
             self._ready.popitem(last=False)
         model = prune(self.model, keep=list(branches))
-        ready = _Ready(model, Translator([model], self.text, defaults=self._defaults))
+        translator = Translator(
+            [model], self.text, precision=self._precision, defaults=self._defaults
+        )
+        ready = _Ready(model, translator)
         self._ready[branches] = ready
         return ready
 

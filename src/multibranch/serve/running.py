@@ -31,6 +31,7 @@ def serve(
     host: str = "127.0.0.1",
     port: int = 8000,
     device: str = "auto",
+    precision: str = "float32",
     options: ServeOptions | None = None,
     tell: Callable[[str], None] = lambda line: print(line, file=sys.stderr, flush=True),
 ) -> None:
@@ -44,8 +45,14 @@ def serve(
     options = options or ServeOptions()
     listening = bind(host, port)  # first: a port that is taken should not cost a model's loading
     try:
-        loaded = Engine.load(folder, engine=engine, device=device, choices=options.branch_choices,
-                             batch_tokens=options.batch_tokens)  # fmt: skip
+        loaded = Engine.load(
+            folder,
+            engine=engine,
+            device=device,
+            precision=precision,
+            choices=options.branch_choices,
+            batch_tokens=options.batch_tokens,
+        )
         service = Service(loaded, options)
         warm_up(service)
         server = make_server(make_app(service), options, tell=tell)
