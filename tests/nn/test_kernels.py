@@ -273,8 +273,11 @@ def test_triton_operators_keep_pytorchs_rules() -> None:
     scale = torch.tensor([1.0, 0.0], device=DEVICE)
     qkv, q = random(17, 3, 2, 16).requires_grad_(), random(17, 2, 16).requires_grad_()
     kv = random(17, 2, 2, 16).requires_grad_()
-    torch.library.opcheck(torch.ops.multibranch.self_attention, (qkv, *intervals, scale))
-    torch.library.opcheck(torch.ops.multibranch.cross_attention, (q, kv, *intervals, None))
+    seed = torch.tensor([7], device=DEVICE)
+    torch.library.opcheck(torch.ops.multibranch.self_attention, (qkv, *intervals, scale, 0.0, None))
+    torch.library.opcheck(
+        torch.ops.multibranch.cross_attention, (q, kv, *intervals, None, 0.2, seed)
+    )
 
 
 @pytest.mark.skipif("triton" not in PATHS, reason="no Triton path in this process")
@@ -323,16 +326,72 @@ def test_one_padded_group_equals_the_groups_by_length(monkeypatch: pytest.Monkey
     torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_dropout_keeps_the_mean_and_takes_the_plain_path() -> None:
-    qkv = random(6, 3, 1, 16)
+def test_dropout_keeps_the_mean(path: str) -> None:
+    heads = 30  # each draws for itself
+    qkv = random(6, 3, heads, 16)
     qkv[:, :2] = 0.0  # all weights equal: the output is the mean of the values
+    qkv[:, 2] = qkv[:, 2, :1]
     segments = segments_of([6], 0)
     torch.manual_seed(3)
-    draws = torch.stack([packed_self_attention(qkv, segments, dropout_p=0.4) for _ in range(3000)])
-    exact = packed_self_attention(qkv, segments)
-    spread = draws.std(0) / math.sqrt(3000)
-    assert draws.std(0).min() > 0.05
+    draws = torch.cat(
+        [packed_self_attention(qkv, segments, dropout_p=0.4) for _ in range(6)], dim=1
+    ).transpose(0, 1)  # (draws, n, w)
+    exact = packed_self_attention(qkv, segments)[:, 0]
+    spread = draws.std(0) / math.sqrt(len(draws))
+    assert draws.std(0).max() > 0.05
     assert ((draws.mean(0) - exact).abs() / spread).max() < 4.5
+
+
+@pytest.mark.skipif("triton" not in PATHS, reason="no Triton path in this process")
+@pytest.mark.parametrize("causal", [False, True])
+def test_triton_dropout_equals_its_definition(causal: bool) -> None:
+    """The factors that were drawn are read off by values that form an identity, then held fixed."""
+    from multibranch.nn import triton_kernels
+
+    lengths, heads, width, dropout = [20, 1, 11], 2, 64, 0.3
+    segments = segments_of(lengths, 3)
+    intervals = kernels._intervals(segments, segments, causal)
+    qkv, grad = random(35, 3, heads, width), random(35, heads, width)
+    q, k, v = qkv.unbind(1)
+    seed = torch.tensor([123456789], device=DEVICE)
+    scale = torch.tensor([1.0, 0.5], device=DEVICE)
+    drawn = {"dropout": dropout, "seed": seed}
+    qk_names = qkv.clone()
+    qk_names[:, 2] = torch.eye(35, width, device=DEVICE)[:, None]
+    kept, _ = triton_kernels.launch_forward(*qk_names.unbind(1), *intervals[:2], None, **drawn)
+    whole, _ = triton_kernels.launch_forward(*qk_names.unbind(1), *intervals[:2], None)
+    factors = torch.where(whole > 0, kept / whole.clamp_min(1e-30), 0)[..., :35].double()
+    seen = whole[..., :35] > 0
+    assert sorted({round(x, 3) for x in factors[seen].tolist()}) == [0.0, 1.429]
+    share = (factors[seen] == 0).double().mean().item()
+    assert abs(share - dropout) < 4 * math.sqrt(dropout * 0.7 / int(seen.sum()))
+
+    double = qkv.double().requires_grad_()
+    dq, dk, dv = double.unbind(1)
+    scores = torch.einsum("qhw,khw->qhk", dq, dk) / math.sqrt(width)
+    weights = scores.masked_fill(~seen, -math.inf).softmax(-1).nan_to_num(0.0)
+    expected = torch.einsum("qhk,khw->qhw", weights * factors, dv) * scale.double()[:, None]
+    (wanted,) = torch.autograd.grad(expected, double, grad.double())
+    for own, visit in ((32, 32), (16, 64)):
+        tiles = triton_kernels.Tiles(own, visit, 4, 1)
+        out, lse = triton_kernels.launch_forward(q, k, v, *intervals[:2], scale, tiles, **drawn)
+        gradient = torch.empty_like(qkv)
+        triton_kernels.launch_backward(
+            grad, q, k, v, out, lse, intervals, scale, gradient.unbind(1), tiles, **drawn
+        )
+        torch.testing.assert_close(out.double(), expected.detach(), rtol=0, atol=2e-5)
+        torch.testing.assert_close(gradient.double(), wanted, rtol=0, atol=2e-5)
+
+
+@pytest.mark.skipif("triton" not in PATHS, reason="no Triton path in this process")
+def test_triton_dropout_differs_by_call_and_repeats_by_seed() -> None:
+    qkv, segments = random(30, 3, 2, 16), segments_of([30], 0)
+    outputs = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        outputs += [packed_self_attention(qkv, segments, dropout_p=0.5) for _ in range(2)]
+    assert outputs[0].equal(outputs[2]) and outputs[1].equal(outputs[3])
+    assert not outputs[0].equal(outputs[1]) and not outputs[0].equal(outputs[4])
 
 
 def test_segments_of_a_batch_with_an_empty_sequence_and_a_tail() -> None:

@@ -6,9 +6,9 @@ token's sequence starts and ends, and all layers share the result. All branches 
 dimension: h = N_a·m heads of width w.
 
 Two paths compute the same functions. Triton kernels (nn/triton_kernels.py) run on a GPU, and on a
-CPU through Triton's interpreter when TRITON_INTERPRET=1 is set. Everywhere else, with attention
-dropout, or inside `use_reference()`, plain PyTorch pads the sequences, calls
-scaled_dot_product_attention and gathers the tokens back. Tokens that see no key (the tail) come out
+CPU through Triton's interpreter when TRITON_INTERPRET=1 is set. Everywhere else, or inside
+`use_reference()`, plain PyTorch pads the sequences, calls scaled_dot_product_attention and gathers
+the tokens back. Tokens that see no key (the tail) come out
 as zeros, with zero gradients, on both paths.
 """
 
@@ -61,8 +61,18 @@ def _kernels_run(states: Tensor) -> bool:
     )
 
 
-def _kernels_attend(states: Tensor, dropout_p: float) -> bool:
-    return _kernels_run(states) and states.shape[-1] in _KERNEL_WIDTHS and dropout_p == 0
+def _kernels_attend(states: Tensor) -> bool:
+    return _kernels_run(states) and states.shape[-1] in _KERNEL_WIDTHS
+
+
+def _dropout_seed(states: Tensor, dropout_p: float) -> Tensor | None:
+    """(1,) int64 on the states' device, drawn by PyTorch's generator: what the kernels draw from.
+
+    A tensor, so that the replay of a recorded graph draws anew.
+    """
+    if dropout_p == 0:
+        return None
+    return torch.randint(2**31 - 1, (1,), device=states.device)
 
 
 class Segments(NamedTuple):
@@ -122,13 +132,14 @@ def packed_self_attention(
         causal: a token sees the tokens up to itself.
         head_scale: (h,) a factor on each head's output, without gradient. The kernels do no work
             for a head whose factor is zero; its output and gradients are zeros.
-        dropout_p: dropout on the attention weights (plain path only).
+        dropout_p: dropout on the attention weights.
     """
     _check("qkv", qkv, (segments.sequence.shape[0], 3), 4, head_scale)
-    if _kernels_attend(qkv, dropout_p):
+    if _kernels_attend(qkv):
         intervals = _once(_intervals, segments, segments, causal)
         qkv = qkv if qkv.stride(-1) == 1 else qkv.contiguous()
-        return torch.ops.multibranch.self_attention(qkv, *intervals, head_scale)[0]
+        extras = (head_scale, dropout_p, _dropout_seed(qkv, dropout_p))
+        return torch.ops.multibranch.self_attention(qkv, *intervals, *extras)[0]
     padding = _once(_padding, segments, segments, causal)
     return _padded_attention(qkv, None, padding, head_scale, dropout_p)
 
@@ -153,11 +164,12 @@ def packed_cross_attention(
         )
     _check("q", q, (segments.sequence.shape[0],), 3, head_scale)
     _check("kv", kv, (memory_segments.sequence.shape[0], 2), 4, head_scale)
-    if _kernels_attend(q, dropout_p):
+    if _kernels_attend(q):
         intervals = _once(_intervals, segments, memory_segments, False)
         q = q if q.stride(-1) == 1 else q.contiguous()
         kv = kv if kv.stride(-1) == 1 else kv.contiguous()
-        return torch.ops.multibranch.cross_attention(q, kv, *intervals, head_scale)[0]
+        extras = (head_scale, dropout_p, _dropout_seed(q, dropout_p))
+        return torch.ops.multibranch.cross_attention(q, kv, *intervals, *extras)[0]
     padding = _once(_padding, segments, memory_segments, False)
     return _padded_attention(q, kv, padding, head_scale, dropout_p)
 

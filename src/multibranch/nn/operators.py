@@ -14,18 +14,19 @@ from torch import Tensor
 from multibranch.nn.triton_kernels import launch_backward, launch_cross_entropy, launch_forward
 
 _INTERVALS = "Tensor key_start, Tensor key_end, Tensor query_start, Tensor query_end"
+_EXTRAS = "Tensor? scale, float dropout, Tensor? seed"
 _library = torch.library.Library("multibranch", "DEF")
-_library.define(f"self_attention(Tensor qkv, {_INTERVALS}, Tensor? scale) -> (Tensor, Tensor)")
+_library.define(f"self_attention(Tensor qkv, {_INTERVALS}, {_EXTRAS}) -> (Tensor, Tensor)")
 _library.define(
     f"self_attention_backward(Tensor grad, Tensor qkv, Tensor out, Tensor lse, {_INTERVALS}, "
-    "Tensor? scale) -> Tensor"
+    f"{_EXTRAS}) -> Tensor"
 )
 _library.define(
-    f"cross_attention(Tensor q, Tensor kv, {_INTERVALS}, Tensor? scale) -> (Tensor, Tensor)"
+    f"cross_attention(Tensor q, Tensor kv, {_INTERVALS}, {_EXTRAS}) -> (Tensor, Tensor)"
 )
 _library.define(
     "cross_attention_backward(Tensor grad, Tensor q, Tensor kv, Tensor out, Tensor lse, "
-    f"{_INTERVALS}, Tensor? scale) -> (Tensor, Tensor)"
+    f"{_INTERVALS}, {_EXTRAS}) -> (Tensor, Tensor)"
 )
 _library.define(
     "smoothed_cross_entropy(Tensor states, Tensor weight, Tensor targets, float smoothing, "
@@ -35,45 +36,49 @@ _library.define(
 
 def _self_attention(
     qkv: Tensor, key_start: Tensor, key_end: Tensor, query_start: Tensor, query_end: Tensor,
-    scale: Tensor | None,
+    scale: Tensor | None, dropout: float, seed: Tensor | None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     q, k, v = qkv.unbind(1)
-    return launch_forward(q, k, v, key_start, key_end, scale)
+    return launch_forward(q, k, v, key_start, key_end, scale, dropout=dropout, seed=seed)
 
 
 def _self_attention_backward(
     grad: Tensor, qkv: Tensor, out: Tensor, lse: Tensor,
     key_start: Tensor, key_end: Tensor, query_start: Tensor, query_end: Tensor,
-    scale: Tensor | None,
+    scale: Tensor | None, dropout: float, seed: Tensor | None,
 ) -> Tensor:  # fmt: skip
     q, k, v = qkv.unbind(1)
     gradient = torch.empty(qkv.shape, dtype=qkv.dtype, device=qkv.device)
     intervals = (key_start, key_end, query_start, query_end)
     dq, dk, dv = gradient.unbind(1)
-    launch_backward(grad, q, k, v, out, lse, intervals, scale, (dq, dk, dv))
+    launch_backward(
+        grad, q, k, v, out, lse, intervals, scale, (dq, dk, dv), dropout=dropout, seed=seed
+    )
     return gradient
 
 
 def _cross_attention(
     q: Tensor, kv: Tensor,
     key_start: Tensor, key_end: Tensor, query_start: Tensor, query_end: Tensor,
-    scale: Tensor | None,
+    scale: Tensor | None, dropout: float, seed: Tensor | None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     k, v = kv.unbind(1)
-    return launch_forward(q, k, v, key_start, key_end, scale)
+    return launch_forward(q, k, v, key_start, key_end, scale, dropout=dropout, seed=seed)
 
 
 def _cross_attention_backward(
     grad: Tensor, q: Tensor, kv: Tensor, out: Tensor, lse: Tensor,
     key_start: Tensor, key_end: Tensor, query_start: Tensor, query_end: Tensor,
-    scale: Tensor | None,
+    scale: Tensor | None, dropout: float, seed: Tensor | None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     k, v = kv.unbind(1)
     dq = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     dkv = torch.empty(kv.shape, dtype=kv.dtype, device=kv.device)
     intervals = (key_start, key_end, query_start, query_end)
     dk, dv = dkv.unbind(1)
-    launch_backward(grad, q, k, v, out, lse, intervals, scale, (dq, dk, dv))
+    launch_backward(
+        grad, q, k, v, out, lse, intervals, scale, (dq, dk, dv), dropout=dropout, seed=seed
+    )
     return dq, dkv
 
 
@@ -92,38 +97,40 @@ def _fake_smoothed_cross_entropy(states: Tensor, weight: Tensor, *_: Any) -> tup
     return states.new_empty((2,), dtype=torch.float32), gradient
 
 
-def _fake_attention(q: Tensor, *_: Tensor | None) -> tuple[Tensor, Tensor]:
+def _fake_attention(q: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
     queries, heads, width = q.shape[0], q.shape[-2], q.shape[-1]
     return q.new_empty((queries, heads, width)), q.new_empty((heads, queries), dtype=torch.float32)
 
 
 def _fake_cross_attention_backward(
-    grad: Tensor, q: Tensor, kv: Tensor, *_: Tensor | None
+    grad: Tensor, q: Tensor, kv: Tensor, *_: Any
 ) -> tuple[Tensor, Tensor]:
     return q.new_empty(q.shape), kv.new_empty(kv.shape)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    *tensors, scale = inputs
+    *tensors, scale, ctx.dropout, seed = inputs
     ctx.mark_non_differentiable(output[1])
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(*tensors, *output, scale)
+    ctx.save_for_backward(*tensors, *output, scale, seed)
 
 
 def _self_attention_gradient(ctx: Any, grad: Tensor | None, _: Tensor | None) -> tuple[Any, ...]:
     if grad is None:
-        return (None,) * 6
-    qkv, *intervals, out, lse, scale = ctx.saved_tensors
+        return (None,) * 8
+    qkv, *intervals, out, lse, scale, seed = ctx.saved_tensors
     backward = torch.ops.multibranch.self_attention_backward
-    return backward(grad, qkv, out, lse, *intervals, scale), None, None, None, None, None
+    gradient = backward(grad, qkv, out, lse, *intervals, scale, ctx.dropout, seed)
+    return gradient, *(None,) * 7
 
 
 def _cross_attention_gradient(ctx: Any, grad: Tensor | None, _: Tensor | None) -> tuple[Any, ...]:
     if grad is None:
-        return (None,) * 7
-    q, kv, *intervals, out, lse, scale = ctx.saved_tensors
+        return (None,) * 9
+    q, kv, *intervals, out, lse, scale, seed = ctx.saved_tensors
     backward = torch.ops.multibranch.cross_attention_backward
-    return *backward(grad, q, kv, out, lse, *intervals, scale), None, None, None, None, None
+    gradients = backward(grad, q, kv, out, lse, *intervals, scale, ctx.dropout, seed)
+    return *gradients, *(None,) * 7
 
 
 def _save_cross_entropy(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:

@@ -82,6 +82,14 @@ def _head_scale(pointer, head, SCALED: tl.constexpr):
 
 
 @triton.jit
+def _dropout(seed, head, queries, keys, dropout):
+    """The factors of dropout for a head's weights, which queries and keys broadcast to."""
+    # A query sees keys of its own sequence alone: up to 4096 of them differ in their last bits.
+    drawn = tl.rand(tl.load(seed) + head, queries * 4096 + keys % 4096)
+    return tl.where(drawn >= dropout, 1.0 / (1.0 - dropout), 0.0)
+
+
+@triton.jit
 def _visited(start_pointer, end_pointer, tile, count, kept, OWN: tl.constexpr):
     """The tokens a tile has to visit: from its first token's start to its last token's end.
 
@@ -94,9 +102,10 @@ def _visited(start_pointer, end_pointer, tile, count, kept, OWN: tl.constexpr):
 
 @triton.jit(do_not_specialize=["queries"])
 def _attention_forward(
-    q, k, v, out, lse, key_start, key_end, head_scale,
-    q_row, q_head, kv_row, kv_head, out_row, out_head, queries, softmax_scale,
+    q, k, v, out, lse, key_start, key_end, head_scale, seed,
+    q_row, q_head, kv_row, kv_head, out_row, out_head, queries, softmax_scale, dropout,
     WIDTH: tl.constexpr, OWN: tl.constexpr, VISIT: tl.constexpr, SCALED: tl.constexpr,
+    DROPPED: tl.constexpr,
 ):  # fmt: skip
     """One tile of queries, one head: softmax(q·kᵀ)·v over the visited keys, in one pass."""
     tile = tl.program_id(0)
@@ -126,6 +135,8 @@ def _attention_forward(
         weights = tl.where(seen, tl.exp2(scores - risen[:, None]), 0.0)
         shrink = tl.exp2(highest - risen)
         total = total * shrink + tl.sum(weights, 1)
+        if DROPPED:
+            weights *= _dropout(seed, head, tokens[:, None], keys[None, :], dropout)
         v_tile = _rows(v + head * kv_head, keys, kv_row, there, WIDTH)
         gathered = gathered * shrink[:, None]
         gathered += _dot(weights.to(v_tile.dtype), v_tile)
@@ -141,9 +152,9 @@ def _attention_forward(
 
 @triton.jit
 def _query_gradient(
-    q, k, v, out, lse, grad, dq, key_start, key_end, factor, tile,
-    q_row, kv_row, out_row, grad_row, dq_row, queries, softmax_scale,
-    WIDTH: tl.constexpr, OWN: tl.constexpr, VISIT: tl.constexpr,
+    q, k, v, out, lse, grad, dq, key_start, key_end, factor, seed, head, tile,
+    q_row, kv_row, out_row, grad_row, dq_row, queries, softmax_scale, dropout,
+    WIDTH: tl.constexpr, OWN: tl.constexpr, VISIT: tl.constexpr, DROPPED: tl.constexpr,
 ):  # fmt: skip
     """dq of one tile of queries: the keys they see pass by."""
     kept = factor != 0.0
@@ -169,6 +180,8 @@ def _query_gradient(
         seen = (keys[None, :] >= start) & (keys[None, :] < end)
         weights = tl.where(seen, tl.exp2(scores * (softmax_scale * _LOG2_E) - log_sum), 0.0)
         d_weights = _dot(grad_tile, tl.trans(v_tile)) * factor
+        if DROPPED:
+            d_weights *= _dropout(seed, head, tokens[:, None], keys[None, :], dropout)
         d_scores = (weights * (d_weights - delta)).to(k_tile.dtype)
         result += _dot(d_scores, k_tile)
     _store_rows(dq, tokens, dq_row, inside, result * softmax_scale, WIDTH)
@@ -176,9 +189,9 @@ def _query_gradient(
 
 @triton.jit
 def _key_value_gradient(
-    q, k, v, out, lse, grad, dk, dv, query_start, query_end, factor, tile,
-    q_row, kv_row, out_row, grad_row, dkv_row, keys_count, softmax_scale,
-    WIDTH: tl.constexpr, OWN: tl.constexpr, VISIT: tl.constexpr,
+    q, k, v, out, lse, grad, dk, dv, query_start, query_end, factor, seed, head, tile,
+    q_row, kv_row, out_row, grad_row, dkv_row, keys_count, softmax_scale, dropout,
+    WIDTH: tl.constexpr, OWN: tl.constexpr, VISIT: tl.constexpr, DROPPED: tl.constexpr,
 ):  # fmt: skip
     """dk and dv of one tile of keys: the queries that see them pass by; all tiles transposed."""
     kept = factor != 0.0
@@ -204,8 +217,13 @@ def _key_value_gradient(
         scores = _dot(k_tile, tl.trans(q_tile))
         seen = (queries[None, :] >= start) & (queries[None, :] < end)
         weights = tl.where(seen, tl.exp2(scores * (softmax_scale * _LOG2_E) - log_sum), 0.0)
-        dv_tile += _dot(weights.to(grad_tile.dtype), grad_tile)
         d_weights = _dot(v_tile, tl.trans(grad_tile)) * factor
+        if DROPPED:
+            drawn = _dropout(seed, head, queries[None, :], tokens[:, None], dropout)
+            d_weights *= drawn
+            dv_tile += _dot((weights * drawn).to(grad_tile.dtype), grad_tile)
+        else:
+            dv_tile += _dot(weights.to(grad_tile.dtype), grad_tile)
         d_scores = (weights * (d_weights - delta)).to(q_tile.dtype)
         dk_tile += _dot(d_scores, q_tile)
     _store_rows(dk, tokens, dkv_row, inside, dk_tile * softmax_scale, WIDTH)
@@ -215,14 +233,15 @@ def _key_value_gradient(
 @triton.jit(do_not_specialize=["queries", "keys"])
 def _attention_backward(
     q, k, v, out, lse, grad, dq, dk, dv, key_start, key_end, query_start, query_end, head_scale,
-    q_row, q_head, kv_row, kv_head, out_row, out_head, grad_row, grad_head,
-    dq_row, dq_head, dkv_row, dkv_head, queries, keys, softmax_scale,
+    seed, q_row, q_head, kv_row, kv_head, out_row, out_head, grad_row, grad_head,
+    dq_row, dq_head, dkv_row, dkv_head, queries, keys, softmax_scale, dropout,
     WIDTH: tl.constexpr, OWN: tl.constexpr, VISIT: tl.constexpr, SCALED: tl.constexpr,
+    DROPPED: tl.constexpr,
 ):  # fmt: skip
     """Both halves of the backward pass in one launch: tiles of keys first, then tiles of queries.
 
-    The softmax is rebuilt from the saved log-sum, and the row sums of grad·out are formed on the
-    way: cheaper than a launch of their own.
+    The softmax is rebuilt from the saved log-sum, what was dropped from the seed, and the row sums
+    of grad·out are formed on the way: cheaper than a launch of their own.
     """
     tile = tl.program_id(0)
     head = tl.program_id(1)
@@ -237,16 +256,16 @@ def _attention_backward(
     if tile < key_tiles:
         _key_value_gradient(
             q, k, v, out, lse, grad, dk + head * dkv_head, dv + head * dkv_head,
-            query_start, query_end, factor, tile,
-            q_row, kv_row, out_row, grad_row, dkv_row, keys, softmax_scale,
-            WIDTH, OWN, VISIT,
+            query_start, query_end, factor, seed, head, tile,
+            q_row, kv_row, out_row, grad_row, dkv_row, keys, softmax_scale, dropout,
+            WIDTH, OWN, VISIT, DROPPED,
         )  # fmt: skip
     else:
         _query_gradient(
             q, k, v, out, lse, grad, dq + head * dq_head, key_start, key_end, factor,
-            tile - key_tiles,
-            q_row, kv_row, out_row, grad_row, dq_row, queries, softmax_scale,
-            WIDTH, OWN, VISIT,
+            seed, head, tile - key_tiles,
+            q_row, kv_row, out_row, grad_row, dq_row, queries, softmax_scale, dropout,
+            WIDTH, OWN, VISIT, DROPPED,
         )  # fmt: skip
 
 
@@ -258,6 +277,9 @@ def launch_forward(
     key_end: Tensor,
     head_scale: Tensor | None,
     tiles: Tiles | None = None,
+    *,
+    dropout: float = 0.0,
+    seed: Tensor | None = None,  # (1,) int64: what is drawn from; None: nothing is dropped
 ) -> tuple[Tensor, Tensor]:
     """q (n, h, w), k and v (s, h, w) of equal strides → out (n, h, w), log₂-sums (h, n) float32."""
     queries, heads, width = q.shape
@@ -266,11 +288,12 @@ def launch_forward(
     tiles = tiles or forward_tiles(width, q.element_size())
     with torch.cuda.device_of(q):
         _attention_forward[(triton.cdiv(queries, tiles.own), heads)](
-            q, k, v, out, lse, key_start, key_end, lse if head_scale is None else head_scale,
+            q, k, v, out, lse, key_start, key_end,
+            lse if head_scale is None else head_scale, key_start if seed is None else seed,
             q.stride(0), q.stride(1), k.stride(0), k.stride(1), out.stride(0), out.stride(1),
-            queries, 1.0 / math.sqrt(width),
+            queries, 1.0 / math.sqrt(width), dropout,
             WIDTH=width, OWN=tiles.own, VISIT=tiles.visit, SCALED=head_scale is not None,
-            num_warps=tiles.warps, num_stages=tiles.stages,
+            DROPPED=seed is not None, num_warps=tiles.warps, num_stages=tiles.stages,
         )  # fmt: skip
     return out, lse
 
@@ -286,6 +309,9 @@ def launch_backward(
     head_scale: Tensor | None,
     gradients: tuple[Tensor, Tensor, Tensor],
     tiles: Tiles | None = None,
+    *,
+    dropout: float = 0.0,
+    seed: Tensor | None = None,
 ) -> None:
     """Write every element of dq (n, h, w), and of dk and dv (s, h, w), which have equal strides."""
     (queries, heads, width), keys = q.shape, k.shape[0]
@@ -296,12 +322,12 @@ def launch_backward(
     with torch.cuda.device_of(q):
         _attention_backward[(programs, heads)](
             q, k, v, out, lse, grad, dq, dk, dv, *intervals,
-            lse if head_scale is None else head_scale,
+            lse if head_scale is None else head_scale, intervals[0] if seed is None else seed,
             q.stride(0), q.stride(1), k.stride(0), k.stride(1), out.stride(0), out.stride(1),
             grad.stride(0), grad.stride(1), dq.stride(0), dq.stride(1), dk.stride(0), dk.stride(1),
-            queries, keys, 1.0 / math.sqrt(width),
+            queries, keys, 1.0 / math.sqrt(width), dropout,
             WIDTH=width, OWN=tiles.own, VISIT=tiles.visit, SCALED=head_scale is not None,
-            num_warps=tiles.warps, num_stages=tiles.stages,
+            DROPPED=seed is not None, num_warps=tiles.warps, num_stages=tiles.stages,
         )  # fmt: skip
 
 
