@@ -400,7 +400,10 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", choices=["ours", "generate", "ctranslate2"])
     parser.add_argument("--device", default="cpu")
     parser.add_argument(
-        "--precision", nargs="+", default=["float32", "int8"], choices=list(PRECISIONS)
+        "--precision",
+        nargs="+",
+        choices=list(PRECISIONS),
+        help="of ours; float32, and on a CPU int8, unless given",
     )
     parser.add_argument("--quantization", nargs="+", default=["float32", "int8"])
     parser.add_argument("--cuda-graphs", action="store_true", help="also with replayed steps")
@@ -418,7 +421,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--hidden", type=int, default=2048)
     parser.add_argument("--heads", type=int, default=4)
     parser.add_argument("--layers", type=int, default=6)
-    return parser.parse_args()
+    args = parser.parse_args()
+    args.precision = args.precision or ["float32", *(["int8"] if args.device == "cpu" else [])]
+    return args
 
 
 if __name__ == "__main__":

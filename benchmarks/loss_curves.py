@@ -6,9 +6,9 @@
 "fast" is what a user gets: on a GPU compiled code, CUDA graphs, Triton kernels, bf16 weights beside
 float32 masters. "reference" is plain PyTorch in float32, one operation after the other, with padded
 attention. Both see the same batches and draw the same branches; ordinary dropout differs, as it
-does between seeds. The curves agree when their difference is within what the seed alone changes:
-the table shows, for each part of training, both means over the seeds, the deviation between seeds,
-and how far the means are apart in units of their standard error.
+does between seeds. The table shows, along the curve, both means over the seeds, how far they are
+apart, the deviation between seeds, which says whether that matters, and the deviation of the
+differences of runs with one seed, which says whether it is chance.
 """
 
 import argparse
@@ -94,23 +94,21 @@ def compare(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
         }
         if min(len(fast), len(reference)) > 1:
             spread = [statistics.variance(side) for side in (fast, reference)]
-            error = math.sqrt(spread[0] / len(fast) + spread[1] / len(reference))
             row["deviation_between_seeds"] = math.sqrt(statistics.fmean(spread))
-            row["standard_errors_apart"] = abs(row["difference"]) / error if error else 0.0
+            pairs = [one - other for one, other in zip(fast, reference)]
+            row["deviation_of_differences"] = statistics.stdev(pairs)
         rows.append(row)
     return rows
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    lines = [
-        f"{'update':>10} {'fast':>8} {'reference':>10} {'apart':>8} {'seeds':>7} {'errors':>7}"
-    ]
+    lines = [f"{'update':>10} {'fast':>8} {'reference':>10} {'apart':>8} {'seeds':>7} {'pairs':>7}"]
     for row in rows:
         spread = f"{row.get('deviation_between_seeds', math.nan):7.4f}"
-        errors = f"{row.get('standard_errors_apart', math.nan):7.2f}"
+        pairs = f"{row.get('deviation_of_differences', math.nan):7.4f}"
         lines.append(
             f"{row['update']:>10} {row['fast']:8.4f} {row['reference']:10.4f} "
-            f"{row['difference']:+8.4f} {spread} {errors}"
+            f"{row['difference']:+8.4f} {spread} {pairs}"
         )
     return "\n".join(lines)
 

@@ -201,11 +201,11 @@ def loss_curves(path: Path, content: dict[str, Any]) -> list[str]:
             f"{row['reference']:.4f}",
             f"{row['difference']:+.4f}",
             f"{row['deviation_between_seeds']:.4f}",
-            f"{row['standard_errors_apart']:.2f}",
+            f"{row['deviation_of_differences']:.4f}",
         ]
         for row in content["comparison"]
     ]
-    header = ["update", "fast", "reference", "apart", "deviation between seeds", "standard errors"]
+    header = ["update", "fast", "reference", "apart", "deviation: between seeds", "of differences"]
     seeds = len({run["seed"] for run in content["runs"]})
     text = f"Means over {seeds} seeds of the training loss; the last row is the validation loss."
     return [f"### {path.stem}", grid(header, rows), _source(path, content, text)]

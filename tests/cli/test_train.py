@@ -140,8 +140,8 @@ def test_the_built_in_corpus_is_used_where_no_folder_is_given(config: Path, tmp_
         (["--train.tokens", "0"], "train.tokens must be at least 1, not 0"),
         (["--train.max_updates", "null"], "the run would never end"),
         (
-            ["--train.max_updates", "null", "--train.max_epochs", "1", "--train.cool_down", "3"],
-            "it needs train.max_updates",
+            ["--train.max_updates", "null", "--train.max_epochs", "1", "--train.cool_down", "0.3"],
+            "a share of train.max_updates",
         ),
         (["--model.heads", "3"], "model: 3 heads do not divide a width of 16"),
         (["--data.folder", "/nowhere"], "/nowhere is not a prepared folder"),

@@ -44,3 +44,12 @@ def test_what_is_held_follows_what_was_in_use_however_sizes_vary() -> None:
         for piece in pieces:
             room.give(piece)
     assert 0 < held(room) < 1.2 * most
+
+
+def test_what_overflowed_is_not_handed_on() -> None:
+    room = Room()
+    for poison in (float("nan"), float("inf")):
+        piece = room.take(LIKE, 50)
+        piece[7] = poison
+        room.give(piece)
+        assert bool(room.take(LIKE, 50).isfinite().all())

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from multibranch.nn import MultiBranchTransformer
+from multibranch.nn.cache import Room
 from multibranch.nn.stepper import Stepper
 
 PAD = 1
@@ -148,3 +149,32 @@ def test_int8_is_close_in_every_part(norm):
         for stepper in (exact, rough)
     ]
     assert 0 < (logits[0] - logits[1]).norm() / logits[0].norm() < 5e-2
+
+
+def test_int8_is_made_of_float32():
+    with pytest.raises(ValueError, match="made of float32"):
+        Stepper(small_model(), int8=True)
+
+
+@torch.inference_mode()
+def test_a_sentence_that_overflows_reaches_no_other():
+    """Neither in its own batch nor in one that is given its memory."""
+    torch.manual_seed(0)
+    model = small_model().float()
+    stepper, room = Stepper(model), Room()
+    ids = torch.randint(4, 24, (3, 2))
+    source = padded_sources(3, 5, 4)
+    exact = stepper.start(stepper.encode(source), beam=2)
+    for poisoned in (True, False):
+        memory = stepper.encode(source)
+        if poisoned:
+            memory.states[0] = float("nan")
+        cache = stepper.start(memory, beam=2, room=room)
+        for _ in range(6):
+            logits = stepper.step(ids, cache)
+        assert bool(logits[1:].isfinite().all())
+        assert bool(logits[0].isfinite().all()) is not poisoned
+        cache.close()
+    for _ in range(6):
+        expected = stepper.step(ids, exact)
+    torch.testing.assert_close(logits, expected)

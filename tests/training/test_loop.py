@@ -3,7 +3,6 @@
 import math
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -182,6 +181,7 @@ def test_the_score_is_measured_in_evaluation_mode_and_can_decide(
         validate_score=True,
         stop_on="score",
         patience=2,
+        warmup=2,
         max_updates=100,
         validate_every=2,
     )
@@ -230,14 +230,33 @@ def test_patience_counts_validations_that_are_no_better() -> None:
     assert reason_to_stop(TrainConfig(patience=3), progress, out_of_time=False) is None
 
 
-@pytest.mark.parametrize("stop_on", ["loss", "score"])
-def test_the_first_validation_after_the_warm_up_beats_those_before(stop_on: Any) -> None:
-    train = TrainConfig(warmup=30, stop_on=stop_on)
-    progress = progress_after(3.0, 2.0, 9.0, 8.0, 8.5, train=train)
-    assert (progress.best_loss, progress.best_update, progress.stale) == (8.0, 40, 1)
-    going_on = TrainConfig(warmup=30, stop_on=stop_on, init_from="runs/transformer")
-    assert progress_after(3.0, 2.0, 9.0, 8.0, train=going_on).best_update == 20
-    assert progress_after(3.0, 2.0, train=train).best_update == 20  # it ended while warming up
+def test_a_run_cools_down_to_its_set_end_and_has_no_other(
+    toy: Path, tmp_path: Path, tiny: SimpleNamespace
+) -> None:
+    settings = {"max_updates": 20, "cool_down": 0.5, "warmup": 4, "log_every": 1}
+    tiny.run(toy, tmp_path / "run", **settings)
+    rates = {r["update"]: r["learning_rate"] for r in tiny.records(tmp_path / "run", "train")}
+    whole = {update: rates[4] * (4 / update) ** 0.5 for update in range(4, 21)}
+    assert [rates[u] / whole[u] for u in (5, 10, 11, 12, 20)] == pytest.approx(
+        [1, 1, 1, 0.9, 0.1], rel=1e-6
+    )
+    with pytest.raises(UserError, match=r"train\.max_updates: 20 → 30"):
+        tiny.run(toy, tmp_path / "run", **{**settings, "max_updates": 30})
+
+
+def test_scores_of_the_warm_up_decide_nothing() -> None:
+    train = TrainConfig(warmup=40, stop_on="score")
+    progress = progress_after(3.0, 2.0, 2.5, 9.0, 8.0, 8.5, train=train)
+    assert (progress.best_loss, progress.best_update, progress.stale) == (8.0, 50, 1)
+    warming_up = progress_after(3.0, 2.0, 2.5, train=train)  # a run that ends there has this
+    assert (warming_up.best_update, warming_up.stale) == (20, 0)
+
+
+def test_losses_and_what_starts_from_a_model_count_from_the_beginning() -> None:
+    for settings in ({"stop_on": "loss"}, {"stop_on": "score", "init_from": "runs/transformer"}):
+        train = TrainConfig(warmup=30, **settings)
+        progress = progress_after(3.0, 2.0, 9.0, 8.0, train=train)
+        assert (progress.best_update, progress.stale) == (20, 2)
 
 
 def test_a_loss_that_is_not_a_number_is_never_the_best() -> None:

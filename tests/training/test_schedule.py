@@ -26,7 +26,7 @@ def test_known_values() -> None:
 
 
 def test_the_cool_down_falls_to_the_last_update_in_equal_steps() -> None:
-    factors = [cool_down(update, last=10, updates=4) for update in range(1, 11)]
+    factors = [cool_down(update, updates=10, share=0.4) for update in range(1, 11)]
     assert factors == pytest.approx([1, 1, 1, 1, 1, 1, 1, 0.75, 0.5, 0.25])
-    assert cool_down(10, last=10, updates=0) == 1.0
-    assert cool_down(10, last=0, updates=0) == 1.0  # a run without a set length
+    assert cool_down(10, updates=10, share=0.0) == 1.0
+    assert cool_down(10, updates=0, share=0.0) == 1.0  # a run without a set length

@@ -58,7 +58,9 @@ class Translator:
         if precision not in PRECISIONS:
             raise UserError(f"precision is one of {', '.join(PRECISIONS)}, not {precision!r}")
         if precision == "int8" and any(p.is_cuda for m in models for p in m.parameters()):
-            raise UserError("precision int8 is for a CPU; on a GPU choose float16 or bfloat16")
+            raise UserError(
+                "precision int8 is for a CPU: choose the device cpu, or float16 for a GPU"
+            )
         self.text = text
         self.models = Ensemble([Stepper(model, **PRECISIONS[precision]) for model in models])
         if self.models.vocabulary < text.target_size:

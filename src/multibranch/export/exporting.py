@@ -40,7 +40,7 @@ def export(
     if format not in FORMATS:
         raise UserError(f"there is no format {format!r}; it is one of {', '.join(FORMATS)}")
     check_output(output)
-    if quantization is not None:
+    if quantization is not None and format == "ctranslate2":
         check_quantization(quantization)
     classifier = _is_classifier(folder)
     if format == "onnx":

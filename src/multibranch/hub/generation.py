@@ -1,5 +1,6 @@
 """What makes `generate` decode as multibranch.decoding does: its defaults and its lengths."""
 
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from transformers.utils import cached_file
 
 from multibranch.decoding.options import SearchOptions, known_options
 from multibranch.decoding.translator import unused_ids
+from multibranch.errors import UserError
 from multibranch.hub.configuration import MultiBranchConfig
 from multibranch.text import TextPipeline
 from multibranch.text.pipeline import FILES
@@ -52,6 +54,8 @@ def decoding_defaults(
 def text_beside(model: str | Path, **origin: Any) -> TextPipeline | None:
     """The text pipeline of a model, in a folder or on the hub; None where it has no text files.
 
+    Weights are of use without them: files that are damaged are no error, but are warned of.
+
     origin: the arguments of `from_pretrained`, of which those that concern files are used.
     """
     where = {name: value for name, value in origin.items() if name in _ORIGIN}
@@ -62,7 +66,13 @@ def text_beside(model: str | Path, **origin: Any) -> TextPipeline | None:
         except OSError:  # not every model has every file
             continue
     settings = found.get(FILES[0])
-    return None if settings is None else TextPipeline.load(Path(settings).parent)
+    if settings is None:
+        return None
+    try:
+        return TextPipeline.load(Path(settings).parent)
+    except UserError as error:
+        warnings.warn(f"generate may write unused entries of the vocabulary: {error}", stacklevel=2)
+        return None
 
 
 def search_options(config: MultiBranchConfig) -> SearchOptions:

@@ -56,11 +56,18 @@ class Room:
         return like.new_zeros(rounded)[:size].view(shape)
 
     def give(self, tensor: Tensor) -> None:
-        """Take back all the memory that this tensor lies in; nobody may use it any more."""
-        whole = tensor.untyped_storage().nbytes() // tensor.element_size()
-        if tensor.device.type == "cpu" and whole:
+        """Take back all the memory that this tensor lies in; nobody may use it any more.
+
+        What holds infinities or NaN is let go: masked slots are multiplied by 0, which undoes
+        neither, and one sentence's overflow shall not reach another's.
+        """
+        size = tensor.untyped_storage().nbytes() // tensor.element_size()
+        if tensor.device.type != "cpu" or not size:
+            return
+        whole = tensor.as_strided((size,), (1,), 0)
+        if math.isfinite(float(whole.sum(dtype=torch.promote_types(whole.dtype, torch.float32)))):
             with self._lock:
-                insort(self._free, tensor.as_strided((whole,), (1,), 0), key=Tensor.numel)
+                insort(self._free, whole, key=Tensor.numel)
 
 
 def _rounded(size: int) -> int:

@@ -1,13 +1,18 @@
 """Products of states with a weight that is laid out once: in floating point, or in int8."""
 
+import threading
 import warnings
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-# PyTorch's libraries of int8 products, the fastest first.
+from multibranch.errors import UserError
+
+# PyTorch's libraries of int8 products, in the order of preference. Which one weights are prepared
+# for is a setting of the whole process: one thread at a time.
 _ENGINES = ("onednn", "x86", "fbgemm", "qnnpack")
+_PREPARING = threading.Lock()
 
 
 class Product:
@@ -29,26 +34,29 @@ class Product:
         return torch.addmm(self.bias, states, self.weight)
 
 
-class Int8Product(Product):
+class Int8Product:
     """The same on a CPU with whole numbers of eight bits: a quarter of the memory, and faster.
 
-    Weights are rounded once, with a scale for every output; states on their way in, with one scale
-    for all of a call.
+    Weights are rounded once, with a scale for every output; float32 states on their way in, with
+    one scale for all of a call.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        weight = weight.float()
+        if weight.device.type != "cpu" or weight.dtype != torch.float32:
+            raise ValueError(f"int8 is made of float32 on a CPU, not {weight.dtype} on a GPU")
         scales = weight.abs().amax(1).clamp_min(1e-12) / 127
-        with warnings.catch_warnings(), _fastest_engine():
+        zeros = torch.zeros(len(weight), dtype=torch.long)
+        with _PREPARING, warnings.catch_warnings():
             # PyTorch means to drop the type in which it takes such weights, not the product.
             warnings.filterwarnings("ignore", message=".*quantize_per_channel.*")
-            rounded = torch.quantize_per_channel(
-                weight, scales.double(), torch.zeros(len(weight), dtype=torch.long), 0, torch.qint8
-            )
-            self.packed = torch.ops.quantized.linear_prepack(
-                rounded, None if bias is None else bias.float()
-            )
-        # Without these instructions the sums of two full products do not fit between steps.
+            rounded = torch.quantize_per_channel(weight, scales.double(), zeros, 0, torch.qint8)
+            before = torch.backends.quantized.engine
+            torch.backends.quantized.engine = _engine()
+            try:
+                self.packed = torch.ops.quantized.linear_prepack(rounded, bias)
+            finally:
+                torch.backends.quantized.engine = before
+        # Without these instructions pairs of eight-bit products are summed in sixteen bits.
         self.reduce_range = not torch.cpu._is_vnni_supported()
 
     def __call__(self, states: Tensor) -> Tensor:
@@ -57,13 +65,10 @@ class Int8Product(Product):
         return torch.ops.quantized.linear_dynamic(states, self.packed, self.reduce_range)
 
 
-class _fastest_engine:
-    """PyTorch prepares weights for the library that is chosen, for the whole process, meanwhile."""
-
-    def __enter__(self) -> None:
-        self.before = torch.backends.quantized.engine
-        known = torch.backends.quantized.supported_engines
-        torch.backends.quantized.engine = next(name for name in _ENGINES if name in known)
-
-    def __exit__(self, *_: object) -> None:
-        torch.backends.quantized.engine = self.before
+def _engine() -> str:
+    """The library that int8 weights are prepared for."""
+    known = torch.backends.quantized.supported_engines
+    for name in _ENGINES:
+        if name in known:
+            return name
+    raise UserError("this PyTorch has no int8 products: choose another precision")

@@ -22,7 +22,9 @@ from multibranch.nn.feed_forward import MultiBranchFeedForward
 from multibranch.nn.products import Int8Product, Product
 from multibranch.nn.transformer import Memory, MultiBranchTransformer
 
-MakeProduct = Callable[[Tensor, Tensor | None], Product]
+# A product of states (rows, in) → (rows, out); and what makes one of a weight and a bias.
+Multiply = Callable[[Tensor], Tensor]
+MakeProduct = Callable[[Tensor, Tensor | None], Multiply]
 
 
 class Stepper:
@@ -32,7 +34,7 @@ class Stepper:
         for a search that compares sums of them cannot work with three digits.
     products: attend by plain products over transposed keys, as suits a CPU, or by PyTorch's kernel,
         as suits a GPU; where the model lies decides unless it is given.
-    int8: multiply with weights of eight bits, on a CPU.
+    int8: multiply with weights of eight bits; for float32 on a CPU.
     """
 
     def __init__(
@@ -55,7 +57,7 @@ class Stepper:
         self._positions = self._vectors.new_zeros(0, folded.target_embedding.width)
         self._lock = threading.Lock()
         self.products = self.device.type == "cpu" if products is None else products
-        make = Int8Product if int8 else Product
+        make: MakeProduct = Int8Product if int8 else Product
         self._encoder = [_EncoderBlock(block, make) for block in folded.encoder]  # type: ignore[arg-type]
         self._encoder_norm = _final_norm(folded.encoder_norm)
         self._decoder = [
@@ -202,7 +204,10 @@ def _after(states: Tensor, output: Tensor, norm: "_Norm", pre_norm: bool) -> Ten
 
 
 def _attend_by_kernel(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
-    """query (b, t, h, w), keys and values (b, h, s, w), mask added → (b·t, h·w)"""
+    """query (b, t, h, w), keys and values (b, h, s, w) → (b·t, h·w)
+
+    mask: to add to the scores, or True where there is attention.
+    """
     attended = F.scaled_dot_product_attention(query.transpose(1, 2), keys, values, attn_mask=mask)
     return attended.transpose(1, 2).flatten(0, 1).flatten(1)
 
@@ -267,7 +272,7 @@ def _final_norm(norm: nn.Module) -> Callable[[Tensor], Tensor]:
 
 def _inner(
     layer: MultiBranchAttention, first: int, last: int, make: MakeProduct, *, scale: float = 1.0
-) -> Product:
+) -> Multiply:
     """Of a folded layer: parts first..last of (Q, K, V) as one product, the queries scaled."""
     factors = layer.qkv_weight.new_ones(3, 1, 1)
     factors[0] = scale
@@ -278,7 +283,7 @@ def _inner(
     return make(weight[first:last].flatten(0, 2), bias)
 
 
-def _outer(layer: MultiBranchAttention, make: MakeProduct) -> Product:
+def _outer(layer: MultiBranchAttention, make: MakeProduct) -> Multiply:
     """Of a folded layer: the output projection."""
     bias = None if layer.out_bias is None else layer.out_bias.squeeze(0)
     return make(layer.out_weight.squeeze(0).t(), bias)

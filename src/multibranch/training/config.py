@@ -68,7 +68,7 @@ class TrainConfig:
     learning_rate: float = 5e-4
     warmup: int = 4000
     warmup_from: float = 1e-7
-    cool_down: int = 0
+    cool_down: float = 0.0
     betas: list[float] = field(default_factory=lambda: [0.9, 0.98])
     epsilon: float = 1e-8
     weight_decay: float = 0.0
@@ -132,7 +132,7 @@ class Config:
             name = "learning_rate" if train.learning_rate == 0 else "epsilon"
             raise UserError(f"train.{name} must be above 0")
         if train.cool_down and not train.max_updates:
-            raise UserError("train.cool_down counts back from the end: it needs train.max_updates")
+            raise UserError("train.cool_down is a share of train.max_updates, which is not set")
         if len(train.betas) != 2:
             raise UserError("train.betas must be two numbers")
         if train.stop_on == "score" and not train.validate_score:
@@ -172,7 +172,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "train.learning_rate": (0, math.inf),
     "train.warmup": (1, math.inf),
     "train.warmup_from": (0, math.inf),
-    "train.cool_down": (0, math.inf),
+    "train.cool_down": (0, math.nextafter(1, 2)),
     "train.betas": (0, 1),
     "train.epsilon": (0, math.inf),
     "train.weight_decay": (0, math.inf),

@@ -277,7 +277,7 @@ class Trainer:
             warmup=train.warmup,
             warmup_from=train.warmup_from,
         )
-        return rate * cool_down(update, last=train.max_updates or 0, updates=train.cool_down)
+        return rate * cool_down(update, updates=train.max_updates or 0, share=train.cool_down)
 
     # -- Reports and validation -------------------------------------------------------------
 

@@ -38,29 +38,26 @@ class Progress:
     ) -> bool:
         """Take a validation into account; says whether it is the best so far.
 
-        What a model from random weights scores while its learning rate still rises decides nothing:
-        models that write the same words for every source can score well by chance. The first
-        validation after the warm-up is better than all before it.
+        Scores that a model from random weights has while its learning rate still rises decide
+        nothing: one that writes the same words for every source can score well by chance. The
+        first score after the warm-up is better than all before it, which try no one's patience.
         """
         by_score = train.stop_on == "score"
+        by_chance = by_score and train.init_from is None
         self.validated, self.loss = self.update, loss
         value, before = (score if by_score else loss), self.best
         if value is None or not math.isfinite(value):
             better = False
-        elif before is None or self._only_warming_up(train):
+        elif before is None or (by_chance and self.best_update < train.warmup <= self.update):
             better = True
         else:
             better = value > before if by_score else value < before
         if better:
             self.best, self.best_update, self.stale = value, self.update, 0
             self.best_loss, self.best_plain, self.best_score = loss, plain, score
-        else:
+        elif not (by_chance and self.update < train.warmup):
             self.stale += 1
         return better
-
-    def _only_warming_up(self, train: TrainConfig) -> bool:
-        """Whether the best so far is from the warm-up, which is over."""
-        return train.init_from is None and self.best_update < train.warmup <= self.update
 
     def add_snapshot(self, *, most: int) -> None:
         """Take the weights of this update into the average, the last `most` of them."""

@@ -68,10 +68,12 @@ class RunFolder:
             self._lock = None
 
     def _compare(self, before: Config, now: Config) -> None:
+        # A cool-down counts back from the last update.
+        bound = ("train.max_updates",) if now.train.cool_down else ()
         changed = [
             f"{key}: {old} → {new}"
             for key, old, new in configuration.differences(before, now)
-            if key not in FREE_KEYS
+            if key not in FREE_KEYS or key in bound
         ]
         saved = [*self.path.glob("resume/update-*"), *self.path.glob("best")]
         if changed and saved:

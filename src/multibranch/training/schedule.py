@@ -13,9 +13,9 @@ def inverse_sqrt(
     return learning_rate * (warmup / update) ** 0.5
 
 
-def cool_down(update: int, *, last: int, updates: int) -> float:
-    """The factor of the rate for an update: 1, and in the last `updates` of them linearly to 0.
+def cool_down(update: int, *, updates: int, share: float) -> float:
+    """The factor of the rate for one of so many updates: 1, and in the last `share` of them falling
 
-    last: the number of the last update; the factor would be 0 at the one after it.
+    linearly, to 0 at the one that would come next.
     """
-    return min(1.0, (last + 1 - update) / updates) if updates else 1.0
+    return min(1.0, (updates + 1 - update) / (share * updates)) if share else 1.0
