@@ -7,8 +7,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from multibranch.errors import UserError
-
 # PyTorch's libraries of int8 products, in the order of preference. Which one weights are prepared
 # for is a setting of the whole process: one thread at a time.
 _ENGINES = ("onednn", "x86", "fbgemm", "qnnpack")
@@ -71,4 +69,4 @@ def _engine() -> str:
     for name in _ENGINES:
         if name in known:
             return name
-    raise UserError("this PyTorch has no int8 products: choose another precision")
+    raise RuntimeError("this build of PyTorch has no int8 products: choose another precision")
