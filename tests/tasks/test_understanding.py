@@ -7,11 +7,13 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 import io
 import json
 import random
+import shutil
 import socket
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
 from multibranch import configuration, metrics
@@ -329,6 +331,22 @@ def test_a_folder_of_something_else_is_not_overwritten(backbone, single, tmp_pat
 def test_a_folder_without_classifier_is_refused(tmp_path):
     with pytest.raises(UserError, match="is no classifier"):
         evaluate_classifier(tmp_path)
+
+
+@pytest.mark.parametrize("verb", ["classify", "export"])
+def test_weights_that_are_missing_are_not_drawn_at_random(trained, tmp_path, capsys, verb):
+    folder = tmp_path / "incomplete"
+    shutil.copytree(trained.folder, folder)
+    weights = load_file(folder / "model.safetensors")
+    kept = {name: weight for name, weight in weights.items() if not name.startswith("classifier")}
+    save_file(kept, folder / "model.safetensors", metadata={"format": "pt"})
+    output = tmp_path / "exported"
+    rest = ["--format", "onnx", "--output", str(output)] if verb == "export" else []
+    assert main([verb, str(folder), *rest]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "classifier.bias is missing, and 1 more" in said
+    assert not output.exists()
 
 
 def test_an_unknown_split_is_named_with_those_there(trained):

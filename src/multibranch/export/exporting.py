@@ -96,18 +96,7 @@ def _is_classifier(folder: Path) -> bool:
 
 def _export_classifier(folder: Path, output: Path) -> None:
     needed("transformers", install="'multibranch[hub]'", purpose="Exporting a classifier")
-    from transformers import AutoModelForSequenceClassification, AutoTokenizer
-
-    import multibranch.hub  # noqa: F401 (it makes branched models known to the Auto classes)
     from multibranch.export.onnx_classifier import export_onnx_classifier
-    from multibranch.hub.backbone import quietly
+    from multibranch.hub.backbone import load_classifier
 
-    try:
-        with quietly():
-            model = AutoModelForSequenceClassification.from_pretrained(
-                folder, use_safetensors=True, local_files_only=True
-            )
-            tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    except (OSError, ValueError, RuntimeError) as error:
-        raise UserError(f"{folder} cannot be loaded: {str(error).splitlines()[0]}") from None
-    export_onnx_classifier(model, tokenizer, output)
+    export_onnx_classifier(*load_classifier(folder), output)

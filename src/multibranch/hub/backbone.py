@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoConfig
+from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 from transformers.utils import logging
 
 from multibranch.errors import UserError
@@ -43,6 +43,28 @@ def load_backbone(name: str | os.PathLike, auto_class: Any, **load: Any) -> Any:
         return auto_class.from_pretrained(locate(name), **load)
     except (OSError, ValueError) as error:
         raise _not_loaded(os.fspath(name), error) from None
+
+
+def load_classifier(folder: Path) -> tuple[Any, Any]:
+    """The classifier that a folder holds, with its tokenizer; nothing is fetched.
+
+    Weights that the folder lacks are an error: `transformers` would draw them at random.
+    """
+    try:
+        with quietly():
+            model, told = AutoModelForSequenceClassification.from_pretrained(
+                folder, use_safetensors=True, local_files_only=True, output_loading_info=True
+            )
+            tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    except (OSError, ValueError, RuntimeError) as error:
+        raise UserError(f"{folder} cannot be loaded: {str(error).splitlines()[0]}") from None
+    missing = sorted(told["missing_keys"])
+    if missing:
+        raise UserError(
+            f"the weights in {folder} are not those that config.json describes: {missing[0]} is "
+            f"missing, and {len(missing) - 1} more"
+        )
+    return model, tokenizer
 
 
 @contextmanager

@@ -123,19 +123,10 @@ class Classifier:
             )
         config = configuration.load(UnderstandingConfig, folder / _CONFIG)
         _check_transformers()
-        from transformers import AutoModelForSequenceClassification, AutoTokenizer
-
-        import multibranch.hub  # noqa: F401 (it makes branched models known to the Auto classes)
-        from multibranch.hub.backbone import quietly
+        from multibranch.hub.backbone import load_classifier
 
         read_json(folder / "config.json")
-        try:
-            with quietly():
-                model = AutoModelForSequenceClassification.from_pretrained(folder)
-                tokenizer = AutoTokenizer.from_pretrained(folder)
-        except (OSError, ValueError, RuntimeError) as error:
-            raise UserError(f"{folder} cannot be loaded: {str(error).splitlines()[0]}") from None
-        return cls(model, tokenizer, config, choose_device(device))
+        return cls(*load_classifier(folder), config, choose_device(device))
 
     @property
     def pieces(self) -> int:
