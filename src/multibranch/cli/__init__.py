@@ -10,6 +10,7 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 from multibranch import __version__
 from multibranch.errors import UserError
@@ -38,6 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = _parser(verb=next((word for word in words if word in VERBS), None))
     args, rest = parser.parse_known_args(words)
     if rest and not getattr(args, "takes_overrides", False):
+        parser.prog = f"multibranch {args.verb}"
         parser.error(f"unrecognised arguments: {' '.join(rest)}")
     args.overrides = rest
     try:
@@ -60,8 +62,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
 
 
+class _Parser(argparse.ArgumentParser):
+    """Says in one line what is wrong; the usage of a verb with many options would bury it."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
+
+
 def _parser(verb: str | None) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="multibranch",
         description="Train, run, study and ship Multi-branch Attentive Transformers.",
     )

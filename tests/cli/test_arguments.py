@@ -1,0 +1,35 @@
+"""What the command line refuses before any verb runs."""
+
+import pytest
+
+from multibranch.cli import main
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "multibranch: the following arguments are required: VERB; see multibranch --help"),
+        (
+            ["serve", "runs/mat", "--port", "x"],
+            "multibranch serve: argument --port: invalid int value: 'x'; "
+            "see multibranch serve --help",
+        ),
+        (
+            ["serve", "runs/mat", "--prot", "80"],
+            "multibranch serve: unrecognised arguments: --prot 80; see multibranch serve --help",
+        ),
+        (
+            ["study", "run"],
+            "multibranch study run: the following arguments are required: NAME; "
+            "see multibranch study run --help",
+        ),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_wrong_arguments_are_one_line(words, said, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(words)
+    assert stopped.value.code == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err == said + "\n"
