@@ -186,7 +186,7 @@ def test_weights_beyond_float16_are_refused(tmp_path, text, make_model, quantiza
 def test_too_few_positions_are_refused(tmp_path, text, make_model):
     out = tmp_path / "out"
     wrong = lambda: export_ctranslate2(make_model(text), text, out, positions=1)  # noqa: E731
-    refused(wrong, out, "positions must be at least 16, not 1")
+    refused(wrong, out, "positions must be at least 16 and at most 65,536, not 1")
 
 
 @pytest.mark.parametrize("kind", ["folder", "file", "dangling link"])

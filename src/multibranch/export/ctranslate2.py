@@ -39,7 +39,7 @@ QUANTIZATIONS = (
     "bfloat16",
 )
 POSITIONS = 2048  # how many positions are written: its own sinusoids begin at 1, ours at 0
-_FEWEST_POSITIONS = 16
+_FEWEST_POSITIONS, _MOST_POSITIONS = 16, 65_536
 _LARGEST_HALF = 65504.0  # the largest float16
 
 
@@ -97,8 +97,11 @@ def check_expressible(
         if not len(getattr(model, side)):
             raise UserError(f"CTranslate2 cannot express a model without {side} layers")
     check_quantization(quantization)
-    if positions < _FEWEST_POSITIONS:
-        raise UserError(f"positions must be at least {_FEWEST_POSITIONS}, not {positions}")
+    if not _FEWEST_POSITIONS <= positions <= _MOST_POSITIONS:
+        raise UserError(
+            f"--positions must be at least {_FEWEST_POSITIONS} and at most {_MOST_POSITIONS:,}, "
+            f"not {positions:,}"
+        )
     said = model.settings
     for side, size in (("source", text.source_size), ("target", text.target_size)):
         if said[f"{side}_vocabulary"] != size:
