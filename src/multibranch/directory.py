@@ -31,6 +31,7 @@ from multibranch.text import BOS, EOS, PAD, UNK, TextPipeline
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
+EXPORTED = "multibranch.json"  # what an exported folder has, and a model directory has not
 MODEL_TYPE = "multibranch"
 
 
@@ -132,16 +133,27 @@ def load_text(folder: str | Path) -> TextPipeline:
 def read_config(folder: str | Path) -> dict[str, Any]:
     """config.json of a model directory, checked to be one of ours."""
     folder = Path(folder)
-    check_folder(folder)
-    path = folder / CONFIG
-    if not path.is_file():
-        raise UserError(f"{folder} is no model directory: it has no {CONFIG}")
+    path = config_path(folder)
     config = read_json(path)
     if config.get("model_type") != MODEL_TYPE:
         raise UserError(
             f"{path} describes a model of type {config.get('model_type')!r}, not {MODEL_TYPE!r}"
         )
     return config
+
+
+def config_path(folder: Path) -> Path:
+    """Where config.json of a folder with a model is; a UserError where there is none."""
+    check_folder(folder)
+    if (folder / EXPORTED).is_file():
+        raise UserError(
+            f"{folder} is what multibranch export wrote, no model directory: give the directory "
+            "that it was exported from (translate and serve take CTranslate2's folders with "
+            "--engine ctranslate2)"
+        )
+    if not (folder / CONFIG).is_file():
+        raise UserError(f"{folder} is no model directory: it has no {CONFIG}")
+    return folder / CONFIG
 
 
 def load_weights(path: Path) -> dict[str, torch.Tensor]:

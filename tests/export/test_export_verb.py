@@ -117,6 +117,7 @@ def test_help_says_how(run):
         (["nowhere", "--format", "onnx", "--output", "OUT"], "no such folder"),
         (["EMPTY", "--format", "onnx", "--output", "OUT"], "it has no config.json"),
         (["OTHER", "--format", "onnx", "--output", "OUT"], "holds a MarianMTModel"),
+        (["NAMELESS", "--format", "onnx", "--output", "OUT"], "holds no model that is known here"),
         (["CLASSIFIER", "--format", "ctranslate2", "--output", "OUT"], "is a classifier.*onnx"),
         (["BROKEN", "--format", "ctranslate2", "--output", "OUT"], "it has no file model.safe"),
         (["DIR", "--format", "tflite", "--output", "OUT"], "invalid choice: 'tflite'"),
@@ -132,6 +133,7 @@ def test_wrong_arguments_are_one_clear_line(run, tmp_path, directory, words, mat
     architectures = {
         "OTHER": {"model_type": "multibranch-marian", "architectures": ["MarianMTModel"]},
         "CLASSIFIER": {"architectures": ["MultiBranchBertForSequenceClassification"]},
+        "NAMELESS": {},
         "EMPTY": None,
         "BROKEN": json.loads((directory / "config.json").read_text()),
     }
@@ -164,6 +166,16 @@ def test_what_the_engine_cannot_do_is_one_clear_line(run, exported, words, match
     assert out == ""
     assert match in err
     assert len(err.rstrip("\n").split("\n")) == 1
+
+
+def test_an_exported_folder_given_as_a_model_directory_says_what_to_do(run, exported, tmp_path):
+    again = ["export", exported, "--format", "onnx", "--output", tmp_path / "again"]
+    for words in (["translate", exported], ["serve", exported, "--port", 0], again):
+        status, _, err = run(*words, given="rot\n")
+        assert status == 2
+        assert err.count("\n") == 1
+        assert "is what multibranch export wrote" in err
+        assert "--engine ctranslate2" in err
 
 
 def test_a_model_directory_given_to_the_engine_says_what_to_do(run, directory):

@@ -26,10 +26,10 @@ from multibranch.decoding import Hypothesis, SearchOptions, Translator
 from multibranch.decoding.generate import batches
 from multibranch.decoding.options import read_options
 from multibranch.decoding.translator import as_paths, unused_ids
+from multibranch.directory import EXPORTED
 from multibranch.errors import UserError, needed
 from multibranch.export.ctranslate2 import FORMAT
 from multibranch.export.folder import (
-    DESCRIPTION,
     EXTRA,
     pytorchs_threads_kept,
     read_description,
@@ -353,7 +353,7 @@ def _refuse_others(
 def _described(folder: Path) -> dict[str, Any]:
     """The folder's description, its numbers checked."""
     said = read_description(folder, format=FORMAT)
-    positions, path = said.get("positions"), folder / DESCRIPTION
+    positions, path = said.get("positions"), folder / EXPORTED
     if not isinstance(positions, int) or positions < 1:
         raise UserError(f"{path} is damaged: it says no number of positions")
     return {"positions": positions, "decoding": read_options(said.get("decoding"), path)}

@@ -5,9 +5,8 @@ from typing import Any
 
 from multibranch.decoding.translator import saved_options
 from multibranch.directory import (
-    CONFIG,
     MODEL_TYPE,
-    check_folder,
+    config_path,
     load_model,
     load_text,
     read_json,
@@ -77,19 +76,17 @@ def _export_onnx(folder: Path, output: Path) -> None:
 
 def _is_classifier(folder: Path) -> bool:
     """Whether the folder holds a classifier rather than an encoder-decoder of ours."""
-    check_folder(folder)
-    path = folder / CONFIG
-    if not path.is_file():
-        raise UserError(f"{folder} is no model directory: it has no {CONFIG}")
-    config = read_json(path)
+    config = read_json(config_path(folder))
     architectures = config.get("architectures")
     named = str(architectures[0]) if isinstance(architectures, list) and architectures else ""
     if named.endswith(_CLASSIFIER):
         return True
     if config.get("model_type") != MODEL_TYPE:
+        kind = named or config.get("model_type")
+        held = f"a {kind}" if kind else "no model that is known here"
         raise UserError(
-            f"{folder} holds a {named or config.get('model_type')}: export takes encoder-decoder "
-            "models that multibranch train wrote, and classifiers"
+            f"{folder} holds {held}: export takes encoder-decoder models that multibranch train "
+            "wrote, and classifiers"
         )
     return False
 

@@ -9,11 +9,10 @@ import torch
 from torch import nn
 
 from multibranch import __version__
-from multibranch.directory import check_folder, read_json, replaced_folder, write_json
+from multibranch.directory import EXPORTED, check_folder, read_json, replaced_folder, write_json
 from multibranch.errors import UserError
 from multibranch.text import TextPipeline
 
-DESCRIPTION = "multibranch.json"
 EXTRA = "'multibranch[export]'"  # what pip installs the engines with
 
 
@@ -58,17 +57,17 @@ def written_folder(folder: Path) -> Iterator[Path]:
 def describe(folder: Path, *, format: str, **details: Any) -> None:
     """Write what was exported, and how, beside the engine's own files."""
     said = {"format": format, "multibranch_version": __version__, **details}
-    write_json(folder / DESCRIPTION, said)
+    write_json(folder / EXPORTED, said)
 
 
 def read_description(folder: str | Path, *, format: str) -> dict[str, Any]:
     """The description of an exported folder, checked to be of this format."""
     folder = Path(folder)
     check_folder(folder)
-    path = folder / DESCRIPTION
+    path = folder / EXPORTED
     if not path.is_file():
         raise UserError(
-            f"{folder} is no exported model: it has no {DESCRIPTION}; write one with "
+            f"{folder} is no exported model: it has no {EXPORTED}; write one with "
             f"multibranch export {folder} --format {format} --output …"
         )
     said = read_json(path)
