@@ -147,6 +147,8 @@ def test_the_token_comes_from_a_file_else_from_the_environment(tmp_path, monkeyp
     assert read_token(None) is None
     monkeypatch.setenv("MULTIBRANCH_TOKEN", "from-environment")
     assert read_token(None) == "from-environment"
+    monkeypatch.setenv("MULTIBRANCH_TOKEN", "from-environment\n")
+    assert read_token(None) == "from-environment"
     (tmp_path / "token").write_text("from-file\n")
     (tmp_path / "token").chmod(0o600)
     assert read_token(str(tmp_path / "token")) == "from-file"
@@ -173,7 +175,7 @@ def test_what_cannot_be_served_is_said_in_one_line(capsys, folder, tmp_path):
     assert "has no config.json" in refused(capsys, tmp_path, "--port", 0)
     said = refused(capsys, folder, "--engine", "ctranslate2", "--port", 0)
     assert "is no exported model" in said
-    assert "must be above 0" in refused(capsys, folder, "--max-tokens", 0, "--port", 0)
+    assert "must be a number above 0" in refused(capsys, folder, "--max-tokens", 0, "--port", 0)
     assert "--port must be 0 to 65535" in refused(capsys, folder, "--port", 99999)
     said = refused(capsys, folder, "--max-queue", 3, "--port", 0)
     assert "has no room for one request of 64" in said
@@ -182,6 +184,29 @@ def test_what_cannot_be_served_is_said_in_one_line(capsys, folder, tmp_path):
     (tmp_path / "t").write_text(" \n")
     assert "is empty" in refused(capsys, folder, "--token-file", tmp_path / "t")
     assert "no address" in refused(capsys, folder, "--host", "host.invalid")
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        ("--max-beam", 0, "--max-beam must be a number above 0, not 0"),
+        ("--max-body-seconds", "inf", "--max-body-seconds must be a number above 0, not inf"),
+        ("--grace-seconds", "nan", "--grace-seconds must be a number of at least 0, not nan"),
+        ("--grace-seconds", "inf", "--grace-seconds must be a number of at least 0, not inf"),
+        ("--batch-milliseconds", "nan", "--batch-milliseconds must be a number of at least 0"),
+        ("--batch-tokens", 0, "--batch-tokens must be a number of at least 1, not 0"),
+        ("--host", "192.0.2.1", "Cannot assign requested address; choose another --host"),
+    ],
+)
+def test_numbers_and_addresses_that_cannot_be_are_one_line(capsys, folder, option, value, said):
+    assert said in refused(capsys, folder, "--port", 0, option, value)
+
+
+@pytest.mark.parametrize("token", ["two\nlines", "schlüssel", " "], ids=ascii)
+def test_a_token_that_no_client_could_send_is_refused(capsys, folder, monkeypatch, token):
+    monkeypatch.setenv("MULTIBRANCH_TOKEN", token)
+    said = refused(capsys, folder, "--port", 0)
+    assert "must be one line of ASCII characters, and not empty" in said
 
 
 def test_a_port_that_is_taken(capsys, folder):

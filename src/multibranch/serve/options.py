@@ -1,5 +1,6 @@
 """What the service allows, and how it is run."""
 
+import math
 from dataclasses import dataclass, field, fields
 
 from multibranch.errors import UserError
@@ -32,10 +33,9 @@ class Limits:
 
     def __post_init__(self) -> None:
         for limit in fields(self):
-            if not getattr(self, limit.name) > 0:
-                raise UserError(
-                    f"the limit {limit.name} must be above 0, not {getattr(self, limit.name)}"
-                )
+            value, option = getattr(self, limit.name), limit.name.replace("_", "-")
+            if not 0 < value < math.inf:
+                raise UserError(f"--max-{option} must be a number above 0, not {value}")
         if self.sentences > self.queue:
             raise UserError(
                 f"a queue of {self.queue} texts has no room for one request of {self.sentences}: "
@@ -66,10 +66,19 @@ class ServeOptions:
     log: bool = True
 
     def __post_init__(self) -> None:
-        if self.token is not None and (not self.token or not self.token.isascii()):
-            raise UserError("the bearer token must be ASCII characters, and not empty")
-        if self.batch_milliseconds < 0 or self.batch_tokens < 1 or self.branch_choices < 1:
-            raise UserError("batches need a wait of at least 0 ms, a token and one choice at least")
+        token = self.token
+        if token is not None and not (token and token.isascii() and token.isprintable()):
+            raise UserError("the bearer token must be one line of ASCII characters, and not empty")
+        least = {
+            "batch_milliseconds": 0,
+            "grace_seconds": 0,
+            "batch_tokens": 1,
+            "branch_choices": 1,
+        }
+        for name, fewest in least.items():
+            value, option = getattr(self, name), name.replace("_", "-")
+            if not fewest <= value < math.inf:
+                raise UserError(f"--{option} must be a number of at least {fewest}, not {value}")
         for origin in self.origins:
             if origin != "*" and not origin.startswith(("http://", "https://")):
                 raise UserError(f"an origin is written as https://host[:port], not {origin!r}")

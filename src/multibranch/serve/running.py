@@ -1,5 +1,6 @@
 """Runs the service: a socket, signals, and a line that says where it is."""
 
+import errno
 import os
 import signal
 import socket
@@ -121,7 +122,10 @@ def bind(host: str, port: int) -> socket.socket:
     except (OSError, OverflowError) as error:
         listening.close()
         what = getattr(error, "strerror", None) or error
-        raise UserError(f"cannot listen on {host}:{port}: {what}; choose another --port") from None
+        option = "--host" if getattr(error, "errno", None) == errno.EADDRNOTAVAIL else "--port"
+        raise UserError(
+            f"cannot listen on {host}:{port}: {what}; choose another {option}"
+        ) from None
     return listening
 
 
@@ -135,12 +139,15 @@ def warm_up(service: Service) -> None:
 def read_token(path: str | None) -> str | None:
     """The bearer token of a file, else of the environment; None where neither has one."""
     if path is None:
-        return os.environ.get(TOKEN_VARIABLE) or None
+        given = os.environ.get(TOKEN_VARIABLE)
+        return given.strip() if given else None
     try:
         content = Path(path).read_text(encoding="utf-8").strip()
         mode = Path(path).stat().st_mode
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"the token file {path} cannot be read: {error}") from None
+    except UnicodeDecodeError:
+        raise UserError(f"the token file {path} is not UTF-8") from None
+    except OSError as error:
+        raise UserError(f"the token file {path} cannot be read: {error.strerror}") from None
     if not content:
         raise UserError(f"the token file {path} is empty")
     if mode & stat.S_IROTH:
