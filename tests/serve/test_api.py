@@ -200,7 +200,7 @@ def test_a_reader_who_goes_away_stops_the_document(start, until):
         ({"text": ["rot", "rot " * 41]}, "text 2 has 41 tokens"),
         ({"text": "x" * 1001}, "has 1,001 characters; 1,000 are the most"),
         ({"text": "rot", "beam": 9}, "the beam may be 8 wide at most"),
-        ({"text": "rot", "beam": 65}, "beam: Input should be less than or equal to 64"),
+        ({"text": "rot", "beam": 65}, "the beam may be 8 wide at most"),
         ({"text": "rot", "n_best": 4}, "a beam of 3 cannot give the 4 best"),
         ({"text": "rot", "branches": [4]}, "branches are numbered 1 to 3"),
         ({"text": "rot", "branches": [1, 1]}, "every branch may be named once"),
@@ -210,7 +210,7 @@ def test_a_reader_who_goes_away_stops_the_document(start, until):
         ({"text": None}, "text: "),
         ({"text": ["rot", 7]}, r"text\.2: Input should be a valid string"),
         ({}, "text: Field required"),
-        ([], "the body: "),
+        ([], "the body must be a JSON object"),
     ],
 )
 def test_what_cannot_be_done_is_said_in_a_sentence(small, body, words):
@@ -383,7 +383,37 @@ def test_a_form_of_another_site_is_not_taken_for_json(served):
         answer = client.post(
             "/translate", content=b'{"text": "rot"}', headers={"Content-Type": "text/plain"}
         )
-    assert answer.status_code == 422
+    assert answer.status_code == 415
+    assert "Content-Type: application/json" in answer.json()["error"]
+
+
+@pytest.mark.parametrize(
+    ("content", "status", "said"),
+    [
+        (b"", 422, "the body is empty"),
+        (b"{", 400, "the body is no JSON"),
+        (b'{"text": "\xff"}', 400, "the body is no JSON"),
+        (b"[1]", 422, "the body must be a JSON object"),
+        (b"{}", 422, "text: Field required"),
+        (b'{"text": []}', 422, "text: List should have at least 1 item"),
+        (b'{"text": "rot", "beam": 65}', 422, "the beam may be 16 wide at most"),
+        (b'{"text": "rot", "n_best": 65}', 422, "a beam of 3 cannot give the 65 best"),
+    ],
+    ids=str,
+)
+def test_a_wrong_body_is_answered_with_what_is_wrong(served, content, status, said):
+    headers = {"Content-Type": "application/json"}
+    with served.client() as client:
+        answer = client.post("/translate", content=content, headers=headers)
+    assert answer.status_code == status
+    assert answer.json()["error"].startswith(said)
+
+
+def test_a_wider_limit_allows_wider_beams(start):
+    one = start(limits={"beam": 70})
+    assert one.translate("rot", beam=70).status_code == 200
+    with one.client() as client:
+        assert '"beam":70,' in client.get("/model").text
 
 
 def test_every_answer_has_its_protective_headers(served):
@@ -423,7 +453,7 @@ def test_the_reference_describes_every_endpoint(served):
         for operation in operations.values():
             assert operation["description"]
             if "requestBody" in operation:
-                statuses = {"200", "400", "401", "408", "413", "422", "503", "504"}
+                statuses = {"200", "400", "401", "408", "413", "415", "422", "503", "504"}
                 assert statuses <= set(operation["responses"])
                 retry = operation["responses"]["503"]["headers"]
                 assert "Retry-After" in retry

@@ -1,7 +1,7 @@
 """The HTTP interface: what can be asked, what is answered, and its OpenAPI description."""
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from importlib import resources
 from typing import Any
@@ -52,6 +52,7 @@ _ABOUT = """Translates with a multi-branch attentive Transformer.
 Texts of many clients are translated in common batches. Every problem is answered with a status and
 `{"error": "a sentence"}`. Nothing of a request is kept or logged but sizes and times."""
 
+_NO_JSON = "the body is no JSON"
 _FIELDS = {
     name for body in (TranslateBody, DocumentBody, InspectBody) for name in body.model_fields
 }
@@ -63,6 +64,7 @@ _PROBLEMS = {
     **_UNAUTHORISED,
     **problem(408, "The body did not arrive in time."),
     **problem(413, "The body is too large."),
+    **problem(415, "The Content-Type of the body is not application/json."),
     **problem(422, "What is asked for cannot be done; the sentence says why."),
     **problem(503, "The queue is full.", Retry_After="Seconds after which to try again."),
     **problem(504, "It took too long."),
@@ -215,7 +217,7 @@ def _add_handlers(app: FastAPI, service: Service) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def invalid(_: Request, error: RequestValidationError) -> Response:
-        return say(422, _invalid(error))
+        return say(*_invalid(error))
 
     @app.exception_handler(QueueFull)
     async def full(_: Request, error: QueueFull) -> Response:
@@ -237,7 +239,8 @@ def _add_handlers(app: FastAPI, service: Service) -> None:
 
     @app.exception_handler(HTTPException)
     async def http_error(_: Request, error: HTTPException) -> Response:
-        return say(error.status_code, str(error.detail), **(error.headers or {}))
+        said = _NO_JSON if error.status_code == 400 else str(error.detail)
+        return say(error.status_code, said, **(error.headers or {}))
 
 
 def _describe(app: FastAPI, service: Service) -> None:
@@ -328,14 +331,25 @@ def _model(service: Service) -> ModelAnswer:
     )
 
 
-def _invalid(error: RequestValidationError) -> str:
-    """One problem, by its place; never the value, which may be anything."""
+def _invalid(error: RequestValidationError) -> tuple[int, str]:
+    """The status and one problem, by its place; never the value, which may be anything."""
     errors = error.errors()
     if errors[0]["type"] == "json_invalid":
-        return "the body is no JSON"
-    # Where a field may be of several types each has an error; the deepest is of the one meant.
+        return 400, _NO_JSON
+    if error.body in (None, b""):
+        return 422, "the body is empty: send a JSON object; /docs shows what is in it"
+    if isinstance(error.body, bytes):  # it was not read as JSON
+        return 415, "send the body as JSON, with the header Content-Type: application/json"
+    return 422, _wrong_field(errors)
+
+
+def _wrong_field(errors: Sequence[Any]) -> str:
+    # Where a field may be of several types each has an error; the deepest is of the one meant, and
+    # so is that of a list which is too short.
     places = [[p for p in e["loc"][1:] if isinstance(p, int) or p in _FIELDS] for e in errors]
-    first, loc = max(zip(errors, places), key=lambda pair: len(pair[1]))
+    first, loc = max(
+        zip(errors, places), key=lambda pair: (len(pair[1]), pair[0]["type"] == "too_short")
+    )
     place = [str(part + 1) if isinstance(part, int) else part for part in loc]
     if first["type"] == "string_unicode":
         return (
@@ -343,4 +357,4 @@ def _invalid(error: RequestValidationError) -> str:
         )
     if first["type"] == "extra_forbidden":
         return "the body has a field that is not known here; /docs lists them"
-    return f"{'.'.join(place) or 'the body'}: {first['msg']}"
+    return f"{'.'.join(place)}: {first['msg']}" if place else "the body must be a JSON object"

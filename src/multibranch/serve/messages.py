@@ -26,10 +26,8 @@ class _Body(BaseModel):
 class SearchBody(_Body):
     """How to search. What is not given is what the model remembers."""
 
-    n_best: int = Field(1, ge=1, le=64, description="Translations to give, at most `beam`.")
-    beam: int | None = Field(
-        None, ge=1, le=64, description="Hypotheses kept alive; 1 is greedy search."
-    )
+    n_best: int = Field(1, ge=1, description="Translations to give, at most `beam`.")
+    beam: int | None = Field(None, ge=1, description="Hypotheses kept alive; 1 is greedy search.")
     length_penalty: float | None = Field(
         None, ge=-10, le=10, description="α of score = log-probability / length^α."
     )
@@ -59,7 +57,7 @@ class InspectBody(_Body):
 
     text: Text = Field(description="What to translate.", examples=["Ein Hund läuft."])
     target: Text | None = Field(None, description="Its translation, instead of the model's own.")
-    beam: int | None = Field(None, ge=1, le=64, description="Hypotheses kept alive.")
+    beam: int | None = Field(None, ge=1, description="Hypotheses kept alive.")
     length_penalty: float | None = Field(None, ge=-10, le=10, description="α, as in /translate.")
     branches: Branches | None = None
     kind: Literal["cross", "encoder", "decoder"] = Field(
@@ -160,7 +158,7 @@ class ModelAnswer(BaseModel):
     can_inspect: bool
     beam: int = Field(description="The beam that is used unless another is asked for.")
     length_penalty: float
-    limits: dict[str, float]
+    limits: dict[str, int | float]
     version: str
 
 
