@@ -21,6 +21,14 @@ Exit status: 0 done, 1 some experiment failed, 2 something to put right, 130 sto
 import argparse
 from typing import Any
 
+_BOUNDS = {
+    "seeds": (1, 1000),
+    "workers": (1, 1000),
+    "lease": (1, 86_400),
+    "trials": (1, 1_000_000),
+    "seed": (0, 2**32 - 1),
+}
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(dest="what", metavar="list|run|report|import|search")
@@ -91,6 +99,12 @@ def _add_choice(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from multibranch.errors import UserError
+
+    for name, (least, most) in _BOUNDS.items():
+        value = getattr(args, name, None)
+        if value is not None and not least <= value <= most:
+            raise UserError(f"--{name} must be {least} to {most:,}, not {value}")
     actions = {
         "list": _list,
         "run": _run,
@@ -121,7 +135,7 @@ def _list(args: argparse.Namespace) -> None:
         study = load_study(name)
         row: dict[str, Any] = {"study": name, "title": study.title}
         row["paper"] = ", ".join(map(str, study.papers)) or None
-        row["experiments"] = len(study.experiments())
+        row["experiments"] = len(study.experiments(args.seeds))
         rows.append(row)
     if not rows:
         raise UserError("there is no study here: give the path of a study file, or go to a clone")
@@ -167,14 +181,9 @@ def _run(args: argparse.Namespace) -> int:
     import torch
 
     from multibranch.cli.output import print_result
-    from multibranch.errors import UserError
     from multibranch.study.plan import choose
     from multibranch.study.worker import Work, run_workers
 
-    for name in ("seeds", "workers"):
-        value = getattr(args, name)
-        if value is not None and value < 1:
-            raise UserError(f"--{name} must be at least 1")
     bench = _bench(args)
     if args.seeds and args.seeds > bench.study.seeds:
         bench.words += ["--seeds", str(args.seeds)]

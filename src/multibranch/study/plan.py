@@ -290,7 +290,7 @@ def _one_table(number: int) -> Study:
             study.grids, study.name = full, f"table-{number}"
             study.said = study.name
             return study.check()
-    raise UserError(f"no study runs table {number} of the paper; `multibranch study list`")
+    raise UserError(f"no study runs table {number} of the paper; see `multibranch study list`")
 
 
 def choose(experiments: list[Experiment], only: list[str]) -> list[Experiment]:

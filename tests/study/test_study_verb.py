@@ -1,0 +1,38 @@
+"""`multibranch study`: what it refuses, and what it lists."""
+
+import json
+
+import pytest
+
+from multibranch.cli import main
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["list", "builtin", "--seeds", "0"], "--seeds must be 1 to 1,000, not 0"),
+        (["list", "builtin", "--seeds", "1000000"], "--seeds must be 1 to 1,000, not 1000000"),
+        (["run", "builtin", "--seeds", "-1"], "--seeds must be 1 to 1,000, not -1"),
+        (["run", "builtin", "--workers", "0"], "--workers must be 1 to 1,000, not 0"),
+        (["run", "builtin", "--lease", "0"], "--lease must be 1 to 86,400, not 0.0"),
+        (["run", "builtin", "--lease", "nan"], "--lease must be 1 to 86,400, not nan"),
+        (["search", "builtin", "--trials", "0"], "--trials must be 1 to 1,000,000, not 0"),
+        (["search", "builtin", "--seed", "-1"], "--seed must be 0 to 4,294,967,295, not -1"),
+        (["list", "table-99"], "no study runs table 99 of the paper; see `multibranch study list`"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_wrong_numbers_are_one_line(words, said, capsys):
+    assert main(["study", *words]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err == f"multibranch study: {said}\n"
+
+
+def test_the_list_of_studies_counts_the_seeds_that_are_asked_for(capsys):
+    counts = []
+    for seeds in (1, 3):
+        assert main(["study", "list", "--seeds", str(seeds), "--json"]) == 0
+        listed = {row["study"]: row["experiments"] for row in json.loads(capsys.readouterr().out)}
+        counts.append(listed["builtin"])
+    assert counts[1] == 3 * counts[0] == 54
