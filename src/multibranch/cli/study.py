@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_place(run)
     _add_choice(run)
     run.add_argument("--workers", type=int, help="processes (default: 4 on a GPU, 1 on a CPU)")
-    run.add_argument("--device", default="auto", help="auto, cpu or cuda")
+    run.add_argument("--device", default="auto", help="auto (the default), cpu or cuda")
     run.add_argument(
         "--lease", type=float, default=60.0, metavar="SECONDS", help="silence after which a worker "
         "counts as gone and its trial is taken up by another (default: 60)",
@@ -64,8 +64,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     search = verbs.add_parser("search", help="search beyond the grid: branches and ρ by layer")
     _add_place(search)
     search.add_argument("--trials", type=int, help="trials in all (default: the study's)")
-    search.add_argument("--seed", type=int, default=1, help="of the search and of every model")
-    search.add_argument("--device", default="auto", help="auto, cpu or cuda")
+    search.add_argument("--seed", type=int, default=1, help="of search and models (default: 1)")
+    search.add_argument("--device", default="auto", help="auto (the default), cpu or cuda")
     search.add_argument("--json", action="store_true", help="print the best trials as JSON")
 
 
@@ -79,7 +79,12 @@ def _add_place(parser: argparse.ArgumentParser) -> None:
         help="the prepared folder, the folder that holds several, or NAME=DIR for one of them "
         "(default: where the study's file says)",
     )
-    parser.add_argument("--output", default="runs/study", help="models, records, storage, reports")
+    parser.add_argument(
+        "--output",
+        default="runs/study",
+        metavar="DIR",
+        help="models, records, storage, reports (default: runs/study)",
+    )
     parser.add_argument(
         "--storage", metavar="URL", help="sqlite:///FILE or postgresql://… (default: a SQLite "
         "file in the output folder)",

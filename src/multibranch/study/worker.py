@@ -45,7 +45,7 @@ def work(job: Work, *, tell: Tell = lambda line: None) -> dict[str, int]:
     """Take trials until none is left that this worker could run; how the study stands then."""
     queue = job.queue()
     queue.fill()
-    group, trained = "", 0
+    group = ""
     while True:
         for key in queue.take_back():
             tell(f"{key}: its worker is gone; taking it up again")
@@ -69,8 +69,7 @@ def work(job: Work, *, tell: Tell = lambda line: None) -> dict[str, int]:
         tell(f"{chosen.key}: {chosen.title()}")
         record = _run(job, queue, chosen, trial)
         if record is not None:
-            trained += 1
-            tell(f"{chosen.key}: {_summary(record)}")
+            tell(f"{chosen.key}: {_summary(record)}; {_progress(job, queue.states())}")
 
 
 def _here(job: Work, experiment: Experiment) -> bool:
@@ -133,6 +132,10 @@ def count(job: Work, states: dict[str, str]) -> dict[str, int]:
     return dict(Counter(states.get(e.key, "waiting") for e in job.experiments))
 
 
+def _progress(job: Work, states: dict[str, str]) -> str:
+    return f"{count(job, states).get('done', 0)} of {len(job.experiments)} done"
+
+
 def _summary(record: dict[str, Any]) -> str:
     scores = record.get("scores") or {}
     name = next(iter(scores), None)
@@ -182,7 +185,7 @@ def _watch(job: Work, queue: Queue, processes: list[Any], tell: Tell) -> None:
                 if states.get(key) == "running":
                     tell(f"{key}: {experiment.title()}")
                 elif states.get(key) == "done" and before:
-                    tell(f"{key}: {_summary(records[key])}")
+                    tell(f"{key}: {_summary(records[key])}; {_progress(job, states)}")
             before = states
             if not alive:
                 return
