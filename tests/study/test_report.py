@@ -16,8 +16,9 @@ from multibranch.study.markdown import markdown
 from multibranch.study.page import page
 from multibranch.study.paper import tables
 from multibranch.study.plan import Study, load_study
+from multibranch.study.plots import line_look, perplexity_range, score_range
 from multibranch.study.reporting import read_recorded, write_recorded
-from multibranch.study.results import Results, mean_and_deviation, references, signed
+from multibranch.study.results import CellResult, Results, mean_and_deviation, references, signed
 
 SIGNATURE = "multi-bleu|for:tests"
 
@@ -164,6 +165,30 @@ def test_pruned_models_are_drawn_over_the_branches_they_keep() -> None:
     web = page(Results(study, records))
     assert "Score after pruning" in web
     assert "branches kept" in web
+
+
+def test_figures_leave_few_models_outside(results: Results) -> None:
+    study = results.study
+    some = [e for e in study.experiments() if e.corpus == "de-en" and e.seed == 1][:6]
+
+    def cells(*scores: float) -> list[CellResult]:
+        records = [made_record(study, e, score) for e, score in zip(some, scores)]
+        return list(Results(study, records).cells.values())
+
+    assert score_range(cells(30, 30.5, 31, 31.5, 3)) == (30, 31.5)  # one fell apart
+    assert score_range(cells(2.2, 2.3, 1.1, 1.0, 0.8, 0.0)) == (0, 2.3)  # all are far apart
+    low, high = perplexity_range([36.0, 54.0, 72.0])
+    assert low < 36 and high > 72
+    looks = [tuple(line_look(number).items()) for number in range(16)]
+    assert len(set(looks)) == 16
+
+
+def test_pruned_models_are_named_by_what_they_were_pruned_from() -> None:
+    experiments = load_study("builtin").experiments(1)
+    titles = [experiment.title() for experiment in experiments]
+    assert "MAT from scratch, pruned from 3 branches to 1 3/64/128, ρ=0.2" in titles
+    assert "MAT, pruned from 3 branches to 1 3/64/128, ρ=0.2" in titles
+    assert len(set(titles)) == len(experiments)
 
 
 @pytest.fixture(scope="module")

@@ -127,9 +127,10 @@ class Experiment:
         name = f"{self.branches}/{self.width}/{self.hidden}"
         if self.ffn_branches != 1:
             name += f", N_f={self.ffn_branches}"
+        origin = "" if self.before == "proximal" else f" from {self.before}"
         names = {
             "continued": "Transformer, continued",
-            "pruned": f"MAT, pruned from {self.branches} branches to {self.keep}",
+            "pruned": f"MAT{origin}, pruned from {self.branches} branches to {self.keep}",
         }
         plain = self.branches == 1
         kind = "Transformer" if plain else "MAT"

@@ -142,16 +142,7 @@ def _score_by_rate(cells: Sequence[CellResult], results: Results) -> str | None:
     panels = _panels(cells)
     if not panels:
         return None
-    # Models that fell apart would flatten all the others: they are named, not drawn to scale.
-    best = max(cell.mean for lines in panels.values() for f in lines.values() for cell in f)
-    low = min(
-        cell.mean - (cell.deviation or 0)
-        for lines in panels.values()
-        for family in lines.values()
-        for cell in family
-        if cell.mean >= 0.94 * best
-    )
-
+    low, best = score_range([c for lines in panels.values() for f in lines.values() for c in f])
     one_each = _one_line_each(panels)
 
     def draw(axes: Any) -> None:
@@ -180,6 +171,18 @@ def _score_by_rate(cells: Sequence[CellResult], results: Results) -> str | None:
                 axis.set_ylim(low - 0.08 * (best - low) - 0.1, best + 0.15 * (best - low) + 0.1)
 
     return _figure(draw, x="ρ", y=_metric(results), panels=len(panels))
+
+
+def score_range(cells: Sequence[CellResult]) -> tuple[float, float]:
+    """The scores between which lines are drawn.
+
+    A few models that fell apart would flatten all the others: they are left outside. Where most
+    are far from the best, all are inside.
+    """
+    best = max(cell.mean for cell in cells)
+    near = [cell for cell in cells if cell.mean >= 0.94 * best]
+    inside = near if 2 * len(near) >= len(cells) else cells
+    return min(cell.mean - (cell.deviation or 0) for cell in inside), best
 
 
 def _similarity(cells: Sequence[CellResult], results: Results) -> str | None:
@@ -251,9 +254,14 @@ def _curves(cells: Sequence[CellResult], results: Results) -> str | None:
                 linestyle=STYLES[cell.experiment.start],
             )
             ends.append(min(values))
-        axis.set_ylim(min(ends) * 0.97, min(ends) * 1.9)
+        axis.set_ylim(*perplexity_range(ends))
 
     return _figure(draw, x="updates of its own stage", y="validation perplexity")
+
+
+def perplexity_range(ends: Sequence[float]) -> tuple[float, float]:
+    """The perplexities between which curves are drawn: the end of every one is inside."""
+    return min(ends) * 0.97, max(min(ends) * 1.9, max(ends) * 1.1)
 
 
 def _pruned(cells: Sequence[CellResult], results: Results) -> str | None:
@@ -275,14 +283,20 @@ def _pruned(cells: Sequence[CellResult], results: Results) -> str | None:
         return None
 
     def draw(axis: Any) -> None:
-        for label, points in sorted(lines.items()):
+        for number, (label, points) in enumerate(sorted(lines.items())):
             kept, means, spread = zip(*sorted(points))
-            axis.errorbar(
-                kept, means, yerr=spread, marker="o", markersize=4, capsize=2, label=label
-            )
+            look = {"marker": "o", "markersize": 4, "capsize": 2, **line_look(number)}
+            axis.errorbar(kept, means, yerr=spread, label=label, **look)
         axis.set_xticks(sorted({kept for points in lines.values() for kept, _, _ in points}))
 
     return _figure(draw, x="branches kept", y=_metric(results))
+
+
+def line_look(number: int) -> dict[str, str]:
+    """Colour and stroke of one line of many: when the colours have run out, another stroke."""
+    strokes = ("-", "--", ":")
+    again, place = divmod(number, len(PALETTE))
+    return {"color": PALETTE[place], "linestyle": strokes[again % len(strokes)]}
 
 
 def _colour(cell: CellResult) -> str:
