@@ -329,6 +329,7 @@ def main() -> None:
     said = {name: task.model.settings[name] for name in ("branches", "width", "hidden", "heads")}
     layers = f"{task.model.settings['encoder_layers']}+{task.model.settings['decoder_layers']}"
     result = {
+        "command": " ".join(["python", *sys.argv]),
         "corpus": corpus,
         "sentences": len(task.sources),
         "source_tokens": sum(map(len, task.sources)),
