@@ -64,7 +64,7 @@ class Room:
         size = tensor.untyped_storage().nbytes() // tensor.element_size()
         if tensor.device.type != "cpu" or not size:
             return
-        whole = tensor.as_strided((size,), (1,), 0)
+        whole = tensor.detach().as_strided((size,), (1,), 0)
         if math.isfinite(float(whole.sum(dtype=torch.promote_types(whole.dtype, torch.float32)))):
             with self._lock:
                 insort(self._free, whole, key=Tensor.numel)
