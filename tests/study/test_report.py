@@ -155,8 +155,22 @@ def test_a_recorded_study_reads_back_with_shorter_curves(results: Results, tmp_p
     curve = again.records[0]["curve"]
     assert len(curve) <= 40 and curve[-1] == results.records[0]["curve"][-1]
     assert json.loads(path.read_text(encoding="utf-8"))["signature"] == SIGNATURE
-    with pytest.raises(UserError, match="is no recorded study"):
+    with pytest.raises(UserError, match="cannot be read: No such file"):
         read_recorded(tmp_path / "none.json", bench)
+    path.write_text("{}", encoding="utf-8")
+    with pytest.raises(UserError, match="is no recorded study"):
+        read_recorded(path, bench)
+
+
+def test_what_was_not_run_is_said(results: Results) -> None:
+    everything = {experiment.cell for experiment in results.study.experiments()}
+    said = "cells have not been run"
+    assert (said in markdown(results)) == (everything != set(results.cells))
+    some = [record for record in results.records if record["experiment"]["seed"] == 1][:3]
+    assert f"{len(everything) - 3} of the study's {len(everything)} {said}" in markdown(
+        Results(results.study, some)
+    )
+    assert "How much seeds differ is not known" in markdown(Results(results.study, some))
 
 
 def test_pruned_models_are_drawn_over_the_branches_they_keep() -> None:

@@ -29,12 +29,17 @@ def how_to_read(results: Results) -> str:
         over = f"mean ± deviation over {' or '.join(map(str, seeds))} seeds a cell"
     devices = sorted({record["device"] for record in results.records})
     seconds = sum(record.get("wall_seconds") or 0 for record in results.records)
+    planned = {experiment.cell for experiment in results.study.experiments()}
+    missing = len(planned - set(results.cells))
+    told = f" {missing} of the study's {len(planned)} cells have not been run." if missing else ""
+    if seeds == [1]:
+        told += " How much seeds differ is not known from one of them."
     return (
         f"{len(results.records)} trials, {over}, on {', '.join(devices)}, "
         f"{_duration(seconds)} of trials in all (several may have run beside each other). Score: "
         f"`{results.signature}`. ▲ and ▼: better and worse than what it is compared with, in every "
         "seed, and more than chance would explain (paired bootstrap over the test sentences, "
-        "p < 0.05)."
+        f"p < 0.05).{told}"
     )
 
 

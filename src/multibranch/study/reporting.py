@@ -89,7 +89,7 @@ def _comparisons(bench: Bench, records: list[dict[str, Any]], tell: Tell) -> dic
         if name not in words and record.get("task") != "understanding":
             words[name] = _references(bench, record, tell)
     comparisons = Comparisons({name: lines for name, lines in words.items() if lines}, known)
-    tell(f"testing {len(wanted)} differences for significance")
+    tell(f"testing for significance: {len(wanted)} of the differences")
     for record, other in wanted:
         comparisons.compare(record["key"], other, record["experiment"]["corpus"], files)
     write_json(cache, comparisons.found)
@@ -153,7 +153,9 @@ def read_recorded(path: str | Path, bench: Bench) -> Results:
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
         return Results(bench.study, content["trials"], content["comparisons"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError) as error:
         raise UserError(f"{path} is no recorded study: {error}") from None
 
 
@@ -202,6 +204,9 @@ def read_trials(place: Path) -> tuple[list[dict[str, Any]], dict[str, list[str]]
             for line in file:
                 one = json.loads(line)
                 texts[one["key"]] = one["lines"]
-    except (OSError, ValueError, KeyError) as error:
+    except OSError as error:
+        said = f"{error.filename}: {error.strerror}" if error.strerror else str(error)
+        raise UserError(f"{place} holds no recorded trials: {said}") from None
+    except (ValueError, KeyError) as error:
         raise UserError(f"{place} holds no recorded trials: {error}") from None
     return records, texts

@@ -334,7 +334,7 @@ class Trainer:
         measured = self.validation.all(weights)
         record = {
             "update": progress.update,
-            "epoch": progress.epoch + (1 if progress.batch >= len(self.batches) else 0),
+            "epoch": progress.epoch + (1 if progress.batch else 0),  # the one that is under way
             **measured,
             "seconds": self._seconds(),
         }
