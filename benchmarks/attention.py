@@ -4,7 +4,8 @@
 
 Self-attention over a padded batch at the paper's sizes, forward and backward, side by side in one
 run: the ways take turns, and each figure is the median over the rounds, so that a busy machine
-troubles all of them alike.
+troubles all of them alike. Where Triton's kernels run, a second table has attention over a packed
+batch by them and by the plain path that they replace.
 """
 
 import argparse
@@ -14,17 +15,21 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from multibranch.nn import MultiBranchAttention
+from multibranch.nn import MultiBranchAttention, kernels
 
 # width, heads: IWSLT's small and default models, WMT's
 SIZES = [(256, 4), (512, 4), (512, 16)]
 BRANCHES = [1, 2, 3, 4]
+# Packed batches: sentences of these lengths, one after the other, until the batch is full.
+LENGTHS = (22, 9, 31, 14, 40, 5, 26, 18)
+DROPOUTS = (0.0, 0.1)
 
 
 class Loop(nn.Module):
@@ -90,11 +95,48 @@ def measure(
     return row
 
 
+def measure_packed(
+    branches: int, dropout: float, *, tokens: int, device: str, rounds: int
+) -> dict[str, Any]:
+    """The same for a packed batch, 256 wide with 4 heads a branch, in bfloat16."""
+    torch.manual_seed(0)
+    layer = MultiBranchAttention(256, 4, branches=branches, dropout=dropout)
+    layer.to(device, torch.bfloat16).train()
+    states = torch.randn(tokens, 256, device=device, dtype=torch.bfloat16)
+    ends, number = [0], 0
+    while ends[-1] + LENGTHS[number % len(LENGTHS)] <= tokens:
+        ends.append(ends[-1] + LENGTHS[number % len(LENGTHS)])
+        number += 1
+    boundaries = torch.tensor(ends, dtype=torch.int32, device=device)
+    segments = kernels.make_segments(boundaries, tokens, longest=max(LENGTHS))
+    times: dict[str, list[float]] = {}
+    for round_number in range(rounds + 2):
+        for name, path in (("kernels", nullcontext), ("plain", kernels.use_reference)):
+            with path():
+                spent = seconds(lambda x: layer.attend_packed(x, segments), states, backward=True)
+            if round_number >= 2:
+                times.setdefault(name, []).append(spent)
+    row: dict[str, Any] = {"branches": branches, "dropout": dropout, "tokens": tokens}
+    row |= {name: 1000 * statistics.median(spent) for name, spent in times.items()}
+    return row | {"plain/kernels": row["plain"] / row["kernels"]}
+
+
+def print_packed(rows: list[dict[str, Any]]) -> None:
+    print(f"\npacked, {rows[0]['tokens']:,} tokens, d=256, m=4, forward and backward")
+    print(f"{'N_a':>5} {'dropout':>8} {'kernels ms':>11} {'plain ms':>9}   ratio")
+    for row in rows:
+        print(
+            f"{row['branches']:>5} {row['dropout']:>8} {row['kernels']:>11.2f} "
+            f"{row['plain']:>9.2f}   {row['plain/kernels']:.2f}"
+        )
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--sentences", type=int, default=32)
     parser.add_argument("--length", type=int, default=26)
+    parser.add_argument("--tokens", type=int, help="of a packed batch (default 4096, on a GPU)")
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--threads", type=int)
     parser.add_argument("--json", type=Path, help="where to write the results")
@@ -123,6 +165,11 @@ def main() -> int:
                 f"{row['loop both']:>10.2f} {own}   {ratio}",
                 flush=True,
             )
+    packed = []
+    if args.device == "cuda" or args.tokens:  # on a CPU there is one path, or the interpreter's
+        said = {"tokens": args.tokens or 4096, "device": args.device, "rounds": args.rounds}
+        packed = [measure_packed(n, dropout, **said) for n in BRANCHES for dropout in DROPOUTS]
+        print_packed(packed)
     if args.json:
         device = torch.cuda.get_device_name() if args.device == "cuda" else platform.machine()
         record = {
@@ -132,6 +179,7 @@ def main() -> int:
             "torch": torch.__version__,
             "unit": "milliseconds, forward and forward with backward",
             "results": rows,
+            "packed": packed,
         }
         args.json.write_text(json.dumps(record, indent=2) + "\n")
     return 0
