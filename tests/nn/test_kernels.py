@@ -383,6 +383,24 @@ def test_triton_dropout_equals_its_definition(causal: bool) -> None:
         torch.testing.assert_close(gradient.double(), wanted, rtol=0, atol=2e-5)
 
 
+def test_compiled_dropout_draws_once_for_both_passes(path: str) -> None:
+    """The output is linear in the values: its sum is their product with their gradient."""
+
+    def layer(qkv: Tensor, boundaries: Tensor) -> Tensor:
+        segments = make_segments(boundaries, qkv.shape[0], longest=20)
+        return packed_self_attention(qkv, segments, dropout_p=0.4)
+
+    compiled = torch.compile(layer, backend="aot_eager_decomp_partition", fullgraph=True)
+    qkv, marks = random(33, 3, 2, 16).requires_grad_(), boundaries_of([20, 10])
+    sums = []
+    for _ in range(2):
+        total = compiled(qkv, marks).sum()
+        (gradient,) = torch.autograd.grad(total, qkv)
+        assert (gradient[:, 2] * qkv[:, 2]).sum().item() == pytest.approx(total.item(), abs=1e-3)
+        sums.append(total.item())
+    assert sums[0] != sums[1]
+
+
 @pytest.mark.skipif("triton" not in PATHS, reason="no Triton path in this process")
 def test_triton_dropout_differs_by_call_and_repeats_by_seed() -> None:
     qkv, segments = random(30, 3, 2, 16), segments_of([30], 0)
