@@ -83,6 +83,38 @@ def test_typing_translates_and_shows_candidates_and_branches(served, open_page):
     playwright.expect(page.locator("#attention")).to_be_hidden()
 
 
+def wait_until(page, condition: str) -> None:
+    """As wait_for_function, which the page's content policy forbids."""
+    for _ in range(600):
+        if page.evaluate(condition):
+            return
+        page.wait_for_timeout(10)
+    raise AssertionError(f"never so: {condition}")
+
+
+def test_an_answer_that_is_being_read_when_the_text_goes_is_forgotten(served, open_page):
+    page = open_page(served)
+    page.evaluate("""() => {
+        const read = Response.prototype.json;
+        Response.prototype.json = async function () {
+            const content = await read.call(this);
+            if (this.url.endsWith("/inspect")) {
+                window.reading = true;
+                await new Promise((done) => setTimeout(done, 400));
+                window.reading = false;
+            }
+            return content;
+        };
+    }""")
+    page.locator("#source").fill(SENTENCE)
+    wait_until(page, "window.reading === true")
+    page.locator("#clear").click()
+    wait_until(page, "window.reading === false")
+    page.wait_for_timeout(100)
+    playwright.expect(page.locator("#attention")).to_be_hidden()
+    playwright.expect(page.locator("#said")).to_have_text("")
+
+
 def test_switching_a_branch_off_changes_the_translation(served, open_page):
     page = open_page(served)
     page.locator("#source").fill(SENTENCE)

@@ -47,6 +47,7 @@ async function ask(path, body, signal) {
     : { method: "POST", headers, body: JSON.stringify(body), signal };
   const answer = await fetch(path, request);
   const content = await answer.json().catch(() => ({}));
+  signal?.throwIfAborted(); // while the answer was being read, too
   if (answer.ok) return content;
   throw new Problem(answer.status, content.error || `the service answered ${answer.status}`,
     Number(answer.headers.get("Retry-After")) || 2);
