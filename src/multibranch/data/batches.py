@@ -8,6 +8,7 @@ step k of w processes therefore sees the very pairs that one process sees in its
 w·k, …, w·k + w - 1, that is, in one update with gradient accumulation w.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Generic, Literal, Self
 
@@ -25,7 +26,7 @@ IN_MEMORY = 256 << 20  # bytes of ids a side up to which a store is copied into 
 TooLong = Literal["drop", "truncate", "keep"]
 
 
-class _Batches(Generic[Batch]):
+class _Batches(ABC, Generic[Batch]):
     """What packed and padded batches share: the limits, the plan, and each process's share of it.
 
     Subclasses say how a row of pairs is cut into batches (``_lay_out``) and what a batch of given
@@ -77,11 +78,13 @@ class _Batches(Generic[Batch]):
 
     plan: layout.Plan
 
+    @abstractmethod
     def _lay_out(self) -> layout.Plan:
-        raise NotImplementedError
+        """Which pairs make which batch of this epoch."""
 
+    @abstractmethod
     def _make(self, pairs: np.ndarray, out: Batch | None) -> Batch:
-        raise NotImplementedError
+        """The batch of these pairs, in the memory of `out` where that is given."""
 
     def at_epoch(self, epoch: int) -> Self:
         """The same batches of another epoch; only the plan is computed anew."""

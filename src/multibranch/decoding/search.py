@@ -6,6 +6,7 @@ results and lets the others close ranks.
 """
 
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -27,7 +28,7 @@ class Recorder(Protocol):
     def __call__(self, step: Callable[[], None]) -> Callable[[], None]: ...
 
 
-class Search:
+class Search(ABC):
     """Decodes one batch. Subclasses say what a step does (`step`) and what was found (`results`).
 
     Args:
@@ -72,13 +73,13 @@ class Search:
         self.norms = lengths**options.length_penalty  # (steps,) of hypotheses that end at each step
         self.found: dict[int, list[Hypothesis]] = {}
 
+    @abstractmethod
     def step(self) -> None:
         """Read one token a row, choose the next ones; in place, and without asking the host."""
-        raise NotImplementedError
 
+    @abstractmethod
     def results(self, places: Tensor) -> list[list[Hypothesis]]:
         """What was found for the sentences at these places, best first."""
-        raise NotImplementedError
 
     def run(self) -> list[list[Hypothesis]]:
         """All steps; gives back the hypotheses of every sentence in the order of the batch."""

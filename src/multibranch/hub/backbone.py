@@ -60,9 +60,10 @@ def load_classifier(folder: Path) -> tuple[Any, Any]:
         raise UserError(f"{folder} cannot be loaded: {str(error).splitlines()[0]}") from None
     missing = sorted(told["missing_keys"])
     if missing:
+        more = f", and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise UserError(
             f"the weights in {folder} are not those that config.json describes: {missing[0]} is "
-            f"missing, and {len(missing) - 1} more"
+            f"missing{more}"
         )
     return model, tokenizer
 

@@ -41,7 +41,8 @@ class Int8Product:
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         if weight.device.type != "cpu" or weight.dtype != torch.float32:
-            raise ValueError(f"int8 is made of float32 on a CPU, not {weight.dtype} on a GPU")
+            where = f"{weight.dtype} on {weight.device.type}"
+            raise ValueError(f"int8 is made of float32 on a CPU, not of {where}")
         scales = weight.abs().amax(1).clamp_min(1e-12) / 127
         zeros = torch.zeros(len(weight), dtype=torch.long)
         with _PREPARING, warnings.catch_warnings():
