@@ -240,7 +240,9 @@ def test_a_run_cools_down_to_its_set_end_and_has_no_other(
     assert [rates[u] / whole[u] for u in (5, 10, 11, 12, 20)] == pytest.approx(
         [1, 1, 1, 0.9, 0.1], rel=1e-6
     )
-    with pytest.raises(UserError, match=r"train\.max_updates: 20 → 30"):
+    with pytest.raises(
+        UserError, match=r"max_updates: 20 → 30; which train\.cool_down counts back"
+    ):
         tiny.run(toy, tmp_path / "run", **{**settings, "max_updates": 30})
 
 

@@ -1,7 +1,7 @@
 """Serve translations over HTTP, with a page to try the model on.
 
   multibranch serve runs/mat                                 http://127.0.0.1:8000
-  multibranch serve runs/mat --precision int8                faster on a CPU
+  multibranch serve runs/mat --precision int8                large models, on a CPU: faster
   multibranch serve exported --engine ctranslate2            what `multibranch export` wrote
   multibranch serve runs/mat --host 0.0.0.0 --token-file token
 

@@ -343,11 +343,13 @@ def _refuse_others(
             "an exported model has its branches folded into heads: choose branches of the model "
             "directory it was made from, with --engine torch"
         )
-    if precision != "float32" or cuda_graphs:
+    if precision != "float32":
         raise UserError(
-            "what an exported model computes in was chosen when it was exported (--quantization), "
-            "and CUDA graphs are of the engine torch"
+            "leave --precision out: what an exported model computes in was chosen when it was "
+            "exported (--quantization)"
         )
+    if cuda_graphs:
+        raise UserError("leave --cuda-graphs out: CUDA graphs are of the engine torch")
 
 
 def _described(folder: Path) -> dict[str, Any]:

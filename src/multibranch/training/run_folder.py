@@ -75,6 +75,8 @@ class RunFolder:
             for key, old, new in configuration.differences(before, now)
             if key not in FREE_KEYS or key in bound
         ]
+        if now.train.cool_down and any(each.startswith(bound) for each in changed):
+            changed.append("which train.cool_down counts back from")
         saved = [*self.path.glob("resume/update-*"), *self.path.glob("best")]
         if changed and saved:
             raise UserError(
