@@ -110,26 +110,35 @@ def code(path: Path, content: dict[str, Any]) -> list[str]:
     rows = []
     for row in content["runs"]:
         scores, against = row["scores"], row.get("against_baseline") or {}
-        gain = against.get("sentence_bleu")
+        gain, printed = against.get("sentence_bleu"), row.get("paper") or ("–", "–")
         rows.append(
             [
                 row["run"],
                 f"{row.get('parameters', 0) / 1e6:.1f}M",
                 f"{scores['sentence_bleu']:.2f}",
                 "–" if gain is None else f"{signed(gain['difference'])} {_interval(gain)}",
+                printed[0],
+                f"{scores['bleu']:.2f}",
+                f"{scores['exact_match']:.2f}",
                 f"{scores['pov']:.2f}",
+                printed[1],
                 f"{row['valid_only']['sentence_bleu']:.2f}",
                 f"{row['valid_only']['pov']:.2f}",
+                f"{row['distinct_outputs']:,}",
+                f"{scores['unknown']:.2f}%",
                 str(row.get("epochs", "–")),
                 str(row.get("seconds", "–")),
             ]
         )
-    header = ["run", "size", "sentence BLEU", "− baseline (95%)", "PoV", "valid only: BLEU", "PoV"]
+    header = ["run", "size", "sentence BLEU", "− baseline (95%)", "paper's", "corpus BLEU", "exact"]
+    header += ["PoV", "paper's", "valid only: BLEU", "PoV", "distinct outputs", "`<unk>` best"]
     header += ["epochs", "seconds"]
     first = content["runs"][0]["scores"]["signatures"] if content["runs"] else {}
-    text = f"{content['outputs']:,} outputs. Scores: "
+    text = f"{content['outputs']:,} outputs; the paper's figures are of another corpus. Scores: "
     text += ", ".join(f"`{first[name]}`" for name in ("sentence_bleu", "pov") if name in first)
-    return [f"### {path.stem}", grid(header, rows), _source(path, content, text + ".")]
+    commands = list(dict.fromkeys(row["command"] for row in content["runs"] if "command" in row))
+    said = {**content, "command": "\n".join([*commands, content.get("command", "")]).strip()}
+    return [f"### {path.stem}", grid(header, rows), _source(path, said, text + ".", _note(content))]
 
 
 def _interval(gain: dict[str, Any]) -> str:

@@ -38,7 +38,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def output(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("benchmark")
     for updates in (2, 4):
-        asked = ["--minutes", "20", "--beam", "2", "--only", "baseline", "mat-0.3"]
+        asked = ["--minutes", "20", "--beam", "2", "--only", "mat-0.3", "baseline", "narrow"]
         settings = {**TINY, "train.max_updates": updates}
         script(data, folder, *asked, *(f"--{key}={value}" for key, value in settings.items()))
     return folder
@@ -58,13 +58,14 @@ def script(*words: str | Path, status: int = 0) -> str:
 
 
 def test_a_run_that_time_ended_goes_on(output: Path) -> None:
-    for name, branches in (("baseline", None), ("mat-0.3", 4)):
+    for name, branches, rate in (("baseline", 1, 0.0), ("narrow", 1, 0.0), ("mat-0.3", 4, 0.3)):
         record = json.loads((output / "results" / f"{name}-seed1.json").read_text())
         assert record["updates"] == 4
         assert [line.split(":")[0] for line in record["validation"]] == ["update 2", "update 4"]
         assert record["converged"] is False
         assert record["settings"]["model.share_embeddings"] == "target"
-        assert record["settings"].get("model.branches") == (branches or 1)
+        assert record["settings"]["model.branches"] == branches
+        assert record["settings"].get("model.drop_branch", 0.3) == rate
         assert record["test"]["outputs"] == 6
         assert "--train.max_updates=4" in record["command"]
 
@@ -74,17 +75,18 @@ def test_scores_are_those_of_the_files(data: Path, output: Path, tmp_path: Path)
     result = json.loads((tmp_path / "scores.json").read_text())
     references = PreparedData.open(data).lines("test", "target")
     rows = {row["run"]: row for row in result["runs"]}
-    assert list(rows) == ["baseline-seed1", "mat-0.3-seed1"]
+    assert list(rows) == ["baseline-seed1", "narrow-seed1", "mat-0.3-seed1"]
     for label, row in rows.items():
         words = (output / "results" / f"{label}.txt").read_text().splitlines()
         value = round(mean_sentence_bleu(words, references).value, 2)
         assert row["scores"]["sentence_bleu"] == row["test"]["sentence_bleu"] == value
         assert row["scores"]["pov"] == pov(words, "python").value
+        assert row["distinct_outputs"] == len(set(words))
         assert row["scores"]["reference_pov"] == 100
         assert f"| {label} |" in shown
     gain = rows["mat-0.3-seed1"]["against_baseline"]["sentence_bleu"]
     values = [row["scores"]["sentence_bleu"] for row in rows.values()]
-    assert gain["difference"] == pytest.approx(values[1] - values[0], abs=0.011)
+    assert gain["difference"] == pytest.approx(values[2] - values[0], abs=0.011)
     assert gain["interval"][0] <= gain["difference"] <= gain["interval"][1]
     assert "| 12.85 | 75.3 |" in shown  # the paper's, ρ = 0.3 on Python
 
