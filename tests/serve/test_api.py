@@ -467,6 +467,7 @@ def test_health_model_and_metrics(served):
         model = client.get("/model").json()
         text = client.get("/metrics").text
     assert (model["engine"], model["branches"], model["beam"]) == ("torch", 3, 3)
+    assert (model["precision"], model["device"]) == ("float32", "cpu")
     assert (model["source_language"], model["target_language"]) == ("de", "en")
     assert model["limits"]["queue"] == 512
     values = dict(re.findall(r"^(multibranch_\S+) (\S+)$", text, re.MULTILINE))
@@ -555,6 +556,7 @@ def test_an_exported_model_is_served_as_well(folder, tmp_path, start, translator
         assert (answer.status_code, "--engine torch" in answer.json()["error"]) == (501, True)
         model = client.get("/model").json()
     assert (model["engine"], model["branches"], model["can_inspect"]) == ("ctranslate2", 0, False)
+    assert (model["precision"], model["device"]) == ("float32", "cpu")
 
 
 def test_a_model_is_served_in_int8_with_all_its_branches_or_some(folder, start):
@@ -568,6 +570,8 @@ def test_a_model_is_served_in_int8_with_all_its_branches_or_some(folder, start):
     exact = Translator.load(folder, device="cpu", branches=[0]).generate([LINES[0]], n_best=3)[0]
     assert scores != pytest.approx([hypothesis.score for hypothesis in exact], abs=1e-6)
     assert one.translate(LINES).status_code == 200
+    with one.client() as client:
+        assert client.get("/model").json()["precision"] == "int8"
 
 
 def test_an_exported_model_has_its_precision_already(folder, tmp_path):

@@ -62,7 +62,7 @@ class Process:
 def start(folder):
     begun: list[Process] = []
 
-    def start(*words: object) -> Process:
+    def start(*words: object, folder: Path = folder) -> Process:
         begun.append(Process(folder, "--device", "cpu", *words))
         return begun[-1]
 
@@ -139,7 +139,23 @@ def test_killed_under_load_it_starts_again_at_once_and_ctrl_c_ends_it(start, fol
     again.process.send_signal(signal.SIGINT)
     assert again.end() == 130
     # Where it is, and that it was interrupted: nothing of the requests.
-    assert again.said == [again.said[0], "multibranch serve: interrupted\n"]
+    assert again.said == [
+        f"multibranch serve: http://127.0.0.1:{one.port} with torch, float32 on cpu "
+        "(Ctrl-C ends it)\n",
+        "multibranch serve: interrupted\n",
+    ]
+
+
+def test_it_says_the_precision_of_an_exported_model_and_of_int8(start, folder, tmp_path):
+    ctranslate2 = pytest.importorskip("ctranslate2")
+    from multibranch.export import export
+
+    export(folder, tmp_path / "exported", format="ctranslate2", quantization="int8")
+    assert "int8_float32" in ctranslate2.get_supported_compute_types("cpu")
+    exported = start("--engine", "ctranslate2", "--port", 0, folder=tmp_path / "exported")
+    assert " with ctranslate2, int8_float32 on cpu (" in exported.said[0]
+    assert exported.client.get("/model").json()["precision"] == "int8_float32"
+    assert " with torch, int8 on cpu (" in start("--precision", "int8", "--port", 0).said[0]
 
 
 def test_the_token_comes_from_a_file_else_from_the_environment(tmp_path, monkeypatch, capsys):

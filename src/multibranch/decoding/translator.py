@@ -62,6 +62,7 @@ class Translator:
                 "precision int8 is for a CPU: choose the device cpu, or float16 for a GPU"
             )
         self.text = text
+        self._precision = precision
         self.models = Ensemble([Stepper(model, **PRECISIONS[precision]) for model in models])
         if self.models.vocabulary < text.target_size:
             raise UserError(
@@ -109,6 +110,11 @@ class Translator:
     @property
     def device(self) -> torch.device:
         return self.models.device
+
+    @property
+    def precision(self) -> str:
+        """What it computes in."""
+        return self._precision
 
     def options(self, **changes: Any) -> SearchOptions:
         """The search options: these changes, else the model directory's, else the defaults."""

@@ -141,6 +141,11 @@ class CTranslate2Engine(Translator):
     def device(self) -> torch.device:
         return torch.device(self.engine.device)
 
+    @property
+    def precision(self) -> str:
+        """CTranslate2's compute type, which follows from the folder's quantization."""
+        return str(self.engine.compute_type)
+
     def options(self, **changes: Any) -> SearchOptions:
         """As Translator's; what CTranslate2 cannot do is refused here."""
         asked = super().options(**changes)

@@ -320,6 +320,8 @@ def _model(service: Service) -> ModelAnswer:
     defaults = engine.options()
     return ModelAnswer(
         engine="torch" if engine.name == "torch" else "ctranslate2",
+        precision=engine.precision,
+        device=engine.translator.device.type,
         source_language=settings.source,
         target_language=settings.target,
         branches=engine.branches,

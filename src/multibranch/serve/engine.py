@@ -62,7 +62,6 @@ class Engine:
         name: "torch" or "ctranslate2".
         translator: decodes with all branches.
         model: the model itself, where there is one: its branches can be chosen and looked at.
-        precision: what to compute in.
         choices: choices of branches to keep ready; the one that was used longest ago goes first.
         batch_tokens: source tokens decoded together on one core.
     """
@@ -74,12 +73,11 @@ class Engine:
         *,
         model: MultiBranchTransformer | None = None,
         defaults: dict[str, Any] | None = None,
-        precision: str = "float32",
         choices: int = 8,
         batch_tokens: int = CPU_BATCH_TOKENS,
     ) -> None:
         self.name, self.translator, self.model = name, translator, model
-        self._precision = precision
+        self.precision = translator.precision
         self.text: TextPipeline = translator.text
         self._defaults = defaults or {}
         self._choices, self._batch_tokens = choices, batch_tokens
@@ -124,7 +122,6 @@ class Engine:
             translator,
             model=load_model(folder, device=translator.device),
             defaults=saved_options(folder),
-            precision=precision,
             choices=choices,
             batch_tokens=batch_tokens,
         )
@@ -241,7 +238,7 @@ class Engine:
             self._ready.popitem(last=False)
         model = prune(self.model, keep=list(branches))
         translator = Translator(
-            [model], self.text, precision=self._precision, defaults=self._defaults
+            [model], self.text, precision=self.precision, defaults=self._defaults
         )
         ready = _Ready(model, translator)
         self._ready[branches] = ready

@@ -150,6 +150,11 @@ class ModelAnswer(BaseModel):
     """What is served, and what may be asked of it."""
 
     engine: Literal["torch", "ctranslate2"]
+    precision: str = Field(
+        description="What it computes in, such as float32 or int8; with ctranslate2 its compute "
+        "type, such as int8_float32."
+    )
+    device: str = Field(description="Where it computes: cpu or cuda.")
     source_language: str
     target_language: str
     branches: int = Field(

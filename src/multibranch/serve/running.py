@@ -41,7 +41,8 @@ def serve(
     Args:
         folder: a model directory, or with engine="ctranslate2" an exported folder.
         port: 0 takes any that is free.
-        tell: is given the line that says where the service is, as soon as it answers.
+        tell: is given the line that says where the service is and what it computes with, as soon
+            as it answers.
     """
     options = options or ServeOptions()
     listening = bind(host, port)  # first: a port that is taken should not cost a model's loading
@@ -56,7 +57,12 @@ def serve(
         )
         service = Service(loaded, options)
         warm_up(service)
-        server = make_server(make_app(service), options, tell=tell)
+        how = f"{loaded.name}, {loaded.precision} on {loaded.translator.device.type}"
+
+        def started(address: str) -> None:
+            tell(f"multibranch serve: {address} with {how} (Ctrl-C ends it)")
+
+        server = make_server(make_app(service), options, tell=started)
         if threading.current_thread() is threading.main_thread():
             # uvicorn raises the signal again when all is finished; that shall not kill us then.
             signal.signal(signal.SIGTERM, lambda *_: None)
@@ -70,7 +76,7 @@ def serve(
 def make_server(
     app: FastAPI, options: ServeOptions, *, tell: Callable[[str], None] = lambda line: None
 ) -> uvicorn.Server:
-    """The HTTP server for an application; give `run` the sockets."""
+    """The HTTP server for an application; give `run` the sockets. `tell` is given its address."""
     config = uvicorn.Config(
         app,
         http="h11",
@@ -101,7 +107,7 @@ class _Server(uvicorn.Server):
         for listening in sockets or []:
             host, port = listening.getsockname()[:2]
             shown = f"[{host}]" if ":" in host else host
-            self._tell(f"multibranch serve: http://{shown}:{port} (Ctrl-C ends it)")
+            self._tell(f"http://{shown}:{port}")
 
 
 def bind(host: str, port: int) -> socket.socket:
