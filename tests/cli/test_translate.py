@@ -155,6 +155,15 @@ def test_wrong_arguments_are_one_line_and_status_2(run, folder, words, message):
     assert result.err.count("\n") == 1
 
 
+@pytest.mark.parametrize("verb", ["translate", "interactive"])
+def test_cuda_graphs_are_refused_where_there_is_no_gpu(run, folder, verb):
+    result = run(verb, folder, "--cuda-graphs", "--device", "cpu", given="rot\n")
+    assert (result.status, result.out) == (2, "")
+    assert result.err == (
+        f"multibranch {verb}: leave --cuda-graphs out: they need a GPU, and the device is cpu\n"
+    )
+
+
 def test_what_is_no_model_is_one_line_and_status_2(run, folder, tmp_path):
     empty = tmp_path / "empty"
     empty.mkdir()

@@ -50,7 +50,7 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", default="auto", help="cpu, cuda or auto (default)")
     add_precision(parser)
     parser.add_argument(
-        "--cuda-graphs", action="store_true", help="on a GPU, replay recorded steps"
+        "--cuda-graphs", action="store_true", help="replay recorded steps; needs a GPU"
     )
 
 

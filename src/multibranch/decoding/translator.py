@@ -43,7 +43,7 @@ class Translator:
         precision: what to compute in (PRECISIONS); int8, for a CPU, rounds weights and states of
             all products to eight bits.
         defaults: search options other than SearchOptions' own defaults, by name.
-        cuda_graphs: on a GPU, record steps and replay them.
+        cuda_graphs: record steps and replay them; only a GPU can.
     """
 
     def __init__(
@@ -71,8 +71,11 @@ class Translator:
             )
         self._defaults = defaults or {}
         self._never = unused_ids(text, self.models.vocabulary)
-        on_gpu = self.models.device.type == "cuda"
-        self._recorder = GraphRecorder(self.models.device) if cuda_graphs and on_gpu else None
+        if cuda_graphs and self.device.type != "cuda":
+            raise UserError(
+                f"leave --cuda-graphs out: they need a GPU, and the device is {self.device.type}"
+            )
+        self._recorder = GraphRecorder(self.device) if cuda_graphs else None
 
     @classmethod
     def load(
