@@ -527,6 +527,28 @@ def test_a_fault_of_ours_is_a_500_without_details_and_the_next_request_works(sta
     assert "the items were" not in said
 
 
+def test_head_is_get_without_the_body(start, capfd, until):
+    one = start(token="secret", log=True)
+    with one.client() as client:
+        assert client.head("/metrics").status_code == 401
+        client.headers["Authorization"] = "Bearer secret"
+        sizes: dict[str, int] = {}
+        for path in ("/", "/health", "/metrics", "/model", "/docs", "/openapi.json", "/page.js"):
+            head = client.head(path)
+            assert (head.status_code, head.content) == (200, b""), path
+            got = client.get(path)
+            sizes[path] = len(got.content)
+            assert head.headers["content-type"] == got.headers["content-type"]
+            if path not in ("/health", "/metrics"):  # what they tell changes
+                assert head.headers["content-length"] == got.headers["content-length"]
+        paths = client.get("/openapi.json").json()["paths"]
+        assert all("head" not in methods for methods in paths.values())
+        assert client.head("/translate").status_code == 405
+    said: list[str] = []
+    until(lambda: said.append(capfd.readouterr().err) or "/translate 405" in "".join(said))
+    assert re.findall(r"/health 200 in=0 out=(\d+)", "".join(said)) == ["0", str(sizes["/health"])]
+
+
 def test_unknown_addresses_and_methods(served):
     with served.client() as client:
         assert client.get("/nothing").json() == {"error": "Not Found"}

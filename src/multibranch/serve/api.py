@@ -161,11 +161,14 @@ def _add_api(app: FastAPI, service: Service) -> None:
         numbers = body.branches or list(range(1, max(service.engine.layers) + 1))
         return _inspection(seen, body.kind, sorted(numbers))
 
+    # HEAD is GET without the body, which the server leaves out; it needs no description.
+    @app.head("/model", include_in_schema=False)
     @app.get("/model", responses=_UNAUTHORISED, tags=["service"], **secured)
     async def model() -> ModelAnswer:
         """What is served, and what may be asked of it."""
         return _model(service)
 
+    @app.head("/health", include_in_schema=False)
     @app.get("/health", tags=["service"])
     async def health() -> HealthAnswer:
         """Whether the service is up; needs no token."""
@@ -179,6 +182,7 @@ def _add_api(app: FastAPI, service: Service) -> None:
         200: {"content": {"text/plain": {"schema": {"type": "string"}}}}
     }
 
+    @app.head("/metrics", include_in_schema=False)
     @app.get("/metrics", responses={**plain, **_UNAUTHORISED}, response_class=Response,
              tags=["service"], **secured)  # fmt: skip
     async def metrics() -> Response:
@@ -193,6 +197,7 @@ def _add_pages(app: FastAPI) -> None:
         answer = _file(content, kind)
         app.add_api_route(path, answer, methods=["GET", "HEAD"], include_in_schema=False)
 
+    @app.head("/docs", include_in_schema=False)
     @app.get("/docs", include_in_schema=False)
     async def docs() -> Response:
         return Response(reference_page(app.openapi()), media_type="text/html; charset=utf-8")

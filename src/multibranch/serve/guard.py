@@ -62,7 +62,7 @@ class Guard:
             if message["type"] == "http.response.start":
                 record.status = message["status"]
                 message["headers"] = _with_headers(message.get("headers", ()))
-            elif message["type"] == "http.response.body":
+            elif message["type"] == "http.response.body" and scope["method"] != "HEAD":
                 record.sent += len(message.get("body", b""))
             await send(message)
 
