@@ -2,6 +2,13 @@
 
 A page's examples run one after another, as a reader would type them, in a folder that holds what
 they read: corpora of a few pairs, and models that learned those by heart.
+
+What an expression gives stands behind it as a promise, `# → …`, of one of two kinds:
+
+- a Python literal is the value: `# → ["Good day."]`;
+- what ends in `…` is how the value's repr begins: `# → [[Hypothesis(…`.
+
+Any other is an error, and so is one behind something that is no expression: nothing would check it.
 """
 
 import ast
@@ -25,6 +32,7 @@ from multibranch.training import Config, DataConfig, ModelConfig, TrainConfig, T
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 BLOCK = re.compile(r"^```python\n(.*?)^```", flags=re.MULTILINE | re.DOTALL)
+PROMISE = re.compile(r"# *→ *(.*?) *$", flags=re.MULTILINE)
 PAGES = [page for page in sorted(DOCS.glob("*.md")) if BLOCK.search(page.read_text("utf-8"))]
 # What a page's examples need beyond the packages that are always installed.
 PACKAGES = {
@@ -149,28 +157,32 @@ def _alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-def promised(line: str) -> Any:
-    """What a line says that it gives, `# → […]`; None where that is no literal."""
-    found = re.search(r"# → (.*)$", line)
+def check(value: Any, promise: str, where: str) -> None:
+    """That a value is what was promised, in one of the two ways to promise."""
+    beginning = promise.removesuffix("…")
+    if beginning and beginning != promise:
+        assert repr(value).startswith(beginning), where
+        return
     try:
-        return ast.literal_eval(found[1]) if found else None
+        literal = ast.literal_eval(promise)
     except (ValueError, SyntaxError):
-        return None
+        pytest.fail(f"{where}: `# → {promise}` is neither a literal nor a beginning, with … behind")
+    assert value == literal, where
 
 
-def run(example: str, names: dict[str, Any], where: str) -> int:
-    """Run an example statement by statement; gives back how many promises it kept."""
+def run(example: str, names: dict[str, Any], where: str) -> None:
+    """Run an example statement by statement, and hold it to its promises."""
     lines, kept = example.splitlines(), 0
     for statement in ast.parse(example).body:
         if isinstance(statement, ast.Expr):
             value = eval(compile(ast.Expression(statement.value), where, "eval"), names)
-            said = promised(lines[(statement.end_lineno or 0) - 1])
-            if said is not None:
-                assert value == said, where
+            promise = PROMISE.search(lines[(statement.end_lineno or 0) - 1])
+            if promise is not None:
+                check(value, promise[1], where)
                 kept += 1
         else:
             exec(compile(ast.Module([statement], []), where, "exec"), names)
-    return kept
+    assert kept == len(PROMISE.findall(example)), f"{where}: a promise is not behind an expression"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -187,7 +199,26 @@ def test_the_examples_of_a_page_run(
         run(example, names, f"{page.name}, example {number}")
 
 
-def test_a_broken_promise_is_seen() -> None:
-    assert run("1 + 1  # → 2\n[1]  # → [Hypothesis]\nx = 1\n", {}, "here") == 1
-    with pytest.raises(AssertionError, match="here"):
-        run("1 + 1  # → 3\n", {}, "here")
+@pytest.mark.parametrize(
+    "example", ["1 + 1  # → 2", "[\n    1\n]  # → [1]", "{1: 2}  # → {1: …", "x = 1  # one"]
+)
+def test_a_kept_promise_passes(example: str) -> None:
+    run(f"{example}\n", {}, "here")
+
+
+@pytest.mark.parametrize(
+    ("example", "why"),
+    [
+        ("1 + 1  # → 3", "here"),
+        ("None  # → 3", "here"),
+        ("[1, 2]  # → [2…", "here"),
+        ("[1]  # → [Hypothesis]", "neither a literal nor"),
+        ("[1]  #→ a list", "neither a literal nor"),
+        ("[1]  # → …", "neither a literal nor"),
+        ("x = 1  # → 1", "not behind an expression"),
+        ("for x in (1, 2):\n    x  # → 1", "not behind an expression"),
+    ],
+)
+def test_a_promise_that_is_broken_or_cannot_be_checked_fails(example: str, why: str) -> None:
+    with pytest.raises((AssertionError, pytest.fail.Exception), match=why):
+        run(f"{example}\n", {}, "here")
