@@ -1,10 +1,10 @@
-"""An optional package is given back, or its absence is a sentence."""
+"""Messages: an optional package is given back, or its absence is a sentence; numbers with nouns."""
 
 import json
 
 import pytest
 
-from multibranch.errors import UserError, needed
+from multibranch.errors import UserError, counted, needed
 
 
 def test_a_package_that_is_there_is_given_back() -> None:
@@ -18,3 +18,19 @@ def test_one_that_is_not_is_named_with_what_needs_it_and_how_to_get_it() -> None
         "Drawing needs the package no_such_package, which is not installed; "
         "install it with: pip install 'multibranch[study]'"
     )
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((0, "line"), "0 lines"),
+        ((1, "line"), "1 line"),
+        ((1000, "line"), "1,000 lines"),
+        ((1.0, "second"), "1 second"),
+        ((0.5, "second"), "0.5 seconds"),
+        ((1, "batch", "batches"), "1 batch"),
+        ((2, "update is done", "updates are done"), "2 updates are done"),
+    ],
+)
+def test_a_number_has_its_noun_in_singular_or_plural(words: tuple, said: str) -> None:
+    assert counted(*words) == said

@@ -1,6 +1,7 @@
 """The one error that the command line turns into a line of text and exit status 2.
 
-That an optional package is missing is such an error, which `needed` raises.
+That an optional package is missing is such an error, which `needed` raises. `counted` is for the
+numbers in messages.
 """
 
 import importlib
@@ -24,3 +25,9 @@ def needed(package: str, *, install: str, purpose: str) -> ModuleType:
             f"{purpose} needs the package {package}, which is not installed; "
             f"install it with: pip install {install}"
         ) from error
+
+
+def counted(number: float, one: str, many: str | None = None) -> str:
+    """A number with its noun: 1 line, 1,000 lines; `many` where an s alone makes no plural."""
+    shown = f"{number:g}" if isinstance(number, float) else f"{number:,}"
+    return f"{shown} {one if number == 1 else many or f'{one}s'}"

@@ -61,7 +61,8 @@ def test_one_line_out_for_every_line_in(run, folder, translator):
     assert result.out.endswith("\n")
     assert result.out[:-1].split("\n") == translator.translate(LINES)
     assert result.out.split("\n")[1] == ""
-    assert "translated 4 lines" in result.err
+    assert "translated 4 lines, " in result.err
+    assert "translated 1 line, " in run("translate", folder, given="rot\n").err
     assert run("translate", folder, "--quiet", given="\n".join(LINES)).err == ""
 
 

@@ -235,6 +235,8 @@ def test_pairs_over_the_limit_are_truncated_and_counted() -> None:
     assert str(batches.report) == (
         "3 of 3 pairs used, 2 truncated (over 30 source or 30 target tokens)"
     )
+    one = PackedBatches(of_lengths(np.array([5]), np.array([5])), tokens=64).report
+    assert str(one) == "1 of 1 pair used"
     found = {}
     for batch in batches:
         padded = batch.padded()

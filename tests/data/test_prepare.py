@@ -338,6 +338,14 @@ BAD: dict[str, tuple[Damage, str]] = {
         lambda f: [write(f, f"train.{language}", [" "] * 5) for language in ("de", "en")],
         "nothing is left for the train split of parallel: of 5 pairs 5 were empty",
     ),
+    "nothing but one blank": (
+        lambda f: [write(f, f"train.{language}", [" "]) for language in ("de", "en")],
+        "of 1 pair 1 was empty",
+    ),
+    "one sentence on a side": (
+        lambda f: write(f, "test.en", ["one"]),
+        "test.en ends after 1 sentence, .*test.de has 10, so line 2 has no counterpart",
+    ),
     "a wrong checksum": (
         lambda f: write(f, "SHA256SUMS", ["0" * 64 + "  train.de"]),
         "train.de has the checksum [0-9a-f]{64}, but .*SHA256SUMS says 0{64}: .* get it again",

@@ -106,7 +106,7 @@ def test_impossible_ids_and_unequal_sides_are_refused(tmp_path: Path) -> None:
     for wrong in (-1, 2**32):
         with pytest.raises(ValueError, match="between 0 and"), StoreWriter(tmp_path, "train") as w:
             w.add([wrong], [2])
-    with pytest.raises(ValueError, match="2 sources but 1 targets"):
+    with pytest.raises(ValueError, match="2 sources but 1 target"):
         StoreWriter(tmp_path, "train").add_many([[1], [2]], [[1]])
 
 
@@ -170,7 +170,7 @@ def test_sides_of_different_counts_are_refused(tmp_path: Path) -> None:
     for kind in ("bin", "len"):
         name = f"train.source.{kind}"
         (tmp_path / "a" / name).write_bytes((tmp_path / "b" / name).read_bytes())
-    with pytest.raises(UserError, match="2 sources but 1 targets"):
+    with pytest.raises(UserError, match="2 sources but 1 target"):
         PairStore.open(tmp_path / "a", "train")
 
 

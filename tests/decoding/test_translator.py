@@ -101,7 +101,7 @@ def test_prefixes_begin_the_output(translator):
     for hypotheses, prefix in zip(found, ["Ein Mann", "", "rot", "und über"]):
         ids = translator.text.encode([prefix], side="target")[0][:-1]
         assert list(hypotheses[0].ids[: len(ids)]) == ids
-    with pytest.raises(UserError, match="1 prefixes were given for 4 lines"):
+    with pytest.raises(UserError, match="1 prefix was given for 4 lines"):
         translator.generate(LINES, prefixes=["Ein"])
 
 

@@ -44,5 +44,5 @@ def test_matthews_is_the_correlation_of_the_indicators(pairs: list[tuple[int, in
 
 
 def test_lengths_must_agree() -> None:
-    with pytest.raises(UserError, match="There are 1 outputs for 2 references"):
+    with pytest.raises(UserError, match="1 output came for 2 references"):
         accuracy([1], [1, 0])

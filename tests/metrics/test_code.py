@@ -60,5 +60,5 @@ def test_the_mean_counts_outputs_that_score_nothing() -> None:
 
 def test_exact_match_is_of_tokens() -> None:
     assert exact_match(["a  b", "a c", "a"], ["a b ", "a b", "a"]).value == pytest.approx(200 / 3)
-    with pytest.raises(UserError, match="There are 1 outputs for 2 references"):
+    with pytest.raises(UserError, match="1 output came for 2 references"):
         exact_match(["a"], ["a", "b"])

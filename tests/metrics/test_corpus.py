@@ -122,7 +122,7 @@ def test_bootstrap_finds_a_difference_and_no_difference() -> None:
 @pytest.mark.parametrize("score", [bleu, chrf, ter, multi_bleu])
 def test_what_cannot_be_compared_is_refused(score: object) -> None:
     assert callable(score)
-    with pytest.raises(UserError, match="There are 2 outputs for 1 references"):
+    with pytest.raises(UserError, match="2 outputs came for 1 reference;"):
         score(["a", "b"], ["a"])
     with pytest.raises(UserError, match="nothing to score"):
         score([], [])

@@ -67,7 +67,7 @@ def test_every_block_can_have_a_number_of_branches_of_its_own():
     torch.testing.assert_close(logits(branched), logits(model), rtol=1e-5, atol=1e-5)
     assert branched.settings["branches"] == [1, 2, 3, 4]
     assert branched.decoder[1].cross_attention.branches == 4
-    with pytest.raises(ValueError, match="branches holds 2 values for 4 layers"):
+    with pytest.raises(ValueError, match="branches must hold one value a layer: 4, not 2"):
         branch_out(model, branches=[1, 2])
 
 

@@ -205,7 +205,7 @@ def test_layers_may_differ_in_branches_and_rates():
     model = small_model(branches=[1, 2, 3, 4], drop_branch=[0.0, 0.1, 0.2, 0.3])
     assert [block.attention.branches for block in model.blocks] == [1, 2, 3, 4]
     assert [block.feed_forward.drop_branch for block in model.blocks] == [0.0, 0.1, 0.2, 0.3]
-    with pytest.raises(ValueError, match="branches holds 2 values for 4 layers"):
+    with pytest.raises(ValueError, match="branches must hold one value a layer: 4, not 2"):
         small_model(branches=[1, 2])
 
 

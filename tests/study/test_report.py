@@ -171,6 +171,11 @@ def test_what_was_not_run_is_said(results: Results) -> None:
         Results(results.study, some)
     )
     assert "How much seeds differ is not known" in markdown(Results(results.study, some))
+    last = max(results.cells)
+    but_one = [r for r in results.records if Experiment(**r["experiment"]).cell != last]
+    assert f" 1 of the study's {len(everything)} cells has not been run." in markdown(
+        Results(results.study, but_one)
+    )
 
 
 def test_pruned_models_are_drawn_over_the_branches_they_keep() -> None:

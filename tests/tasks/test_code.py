@@ -211,7 +211,11 @@ def test_the_table_shows_both_choices(
     shown = capsys.readouterr().out
     for value in (result["pov"], result["without_valid_only"]["pov"], result["sentence_bleu"]):
         assert f"{value:.2f}" in shown
-    assert f"changed {result['without_valid_only']['changed_outputs']} outputs" in shown
+    plain = {**result["without_valid_only"], "changed_outputs": 1}
+    show_code_scores({**result, "outputs": 1, "without_valid_only": plain})
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "on test, 1 output " in shown
+    assert shown.endswith("--valid-only changed 1 output")
 
 
 def test_the_verb_evaluate_gives_the_same_scores(
@@ -254,12 +258,12 @@ def test_references_of_another_length_are_refused(
     source, target = tmp_path / "a.nl", tmp_path / "a.code"
     source.write_text("count all players .\n" * 3)
     target.write_text(VALID + "\n")
-    with pytest.raises(UserError, match=r"a\.code has 1 references for the 3 lines of .*a\.nl"):
+    with pytest.raises(UserError, match=r"a\.code has 1 reference for the 3 lines of .*a\.nl"):
         evaluate_code(trained, sources=source, references=target)
     copy = tmp_path / "copy"
     shutil.copytree(data.folder, copy)
     (copy / "test.target.txt").write_text(VALID + "\n")
-    with pytest.raises(UserError, match=r"1 references for the 200 lines of test\.source\.txt"):
+    with pytest.raises(UserError, match=r"1 reference for the 200 lines of test\.source\.txt"):
         evaluate_code(trained, PreparedData.open(copy))
     with pytest.raises(UserError, match="come in twos"):
         evaluate_code(trained, sources=source)

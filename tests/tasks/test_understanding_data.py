@@ -138,7 +138,7 @@ def test_a_missing_column_is_named_with_those_present(name, content, tmp_path):
 
 def test_a_line_with_fewer_fields_is_named(tmp_path):
     (tmp_path / "a.tsv").write_text("text\tlabel\nx\tyes\nonly text\n")
-    assert "line 3: there are 1 fields under 2 columns" in refuses(tmp_path / "a.tsv")
+    assert "line 3: 1 field under 2 columns" in refuses(tmp_path / "a.tsv")
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ def test_the_vocabulary_has_as_many_merges_as_asked_for() -> None:
 
 
 def test_a_vocabulary_too_small_for_its_characters_is_refused() -> None:
-    with pytest.raises(UserError, match="a vocabulary of 100 entries has no room for the 215"):
+    with pytest.raises(UserError, match="a vocabulary of size 100 has no room for the 215"):
         learn_bpe(counter({"a": 1}), size=100)
 
 

@@ -280,6 +280,17 @@ def test_limits(limits: dict[str, int], reason: str | None) -> None:
     assert reason_to_stop(TrainConfig(**limits), progress, out_of_time=False) == reason
 
 
+def test_one_of_a_kind_is_told_in_the_singular() -> None:
+    progress = Progress(update=1, epoch=1, stale=1, best_update=2)
+    for limits, reason in (
+        ({"max_updates": 1}, "1 update is done"),
+        ({"max_epochs": 1}, "1 epoch is done"),
+        ({"patience": 1}, "the last validation was no better; the best was at update 2"),
+        ({"max_minutes": 1.0}, "1 minute has passed"),
+    ):
+        assert reason_to_stop(TrainConfig(**limits), progress, out_of_time=True) == reason
+
+
 def test_epochs_end_a_run(toy: Path, tmp_path: Path, tiny: SimpleNamespace) -> None:
     outcome = tiny.run(toy, tmp_path / "run", max_updates=None, max_epochs=2)
     assert (outcome.stopped, outcome.progress.update) == ("2 epochs are done", 16)

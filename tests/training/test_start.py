@@ -139,7 +139,7 @@ def test_fewer_branches_are_refused(
     toy: Path, tmp_path: Path, tiny: SimpleNamespace, transformer: Path
 ) -> None:
     tiny.run(toy, tmp_path / "three", branches=3, init_from=str(transformer), max_updates=1)
-    with pytest.raises(UserError, match="2 branches cannot be made by repeating 3"):
+    with pytest.raises(UserError, match="N_a = 2 cannot be made by repeating 3"):
         tiny.run(toy, tmp_path / "run", branches=2, init_from=str(tmp_path / "three"))
 
 

@@ -3,6 +3,8 @@
 import sys
 from typing import Any
 
+from multibranch.errors import counted
+
 _NAMES = {
     "sentence_bleu": "sentence BLEU, mean",
     "bleu": "corpus BLEU",
@@ -21,7 +23,8 @@ def show_code_scores(result: dict[str, Any]) -> None:
 
     console = Console(file=sys.stdout, highlight=False)
     title = f"{result['model']} ({result['language']}) on {result['split']}"
-    table = Table(title=f"{title}, {result['outputs']:,} outputs", title_justify="left")
+    outputs = counted(result["outputs"], "output")
+    table = Table(title=f"{title}, {outputs}", title_justify="left")
     table.add_column("metric")
     plain = result.get("without_valid_only")
     table.add_column("score" if plain is None else "valid only", justify="right")
@@ -37,4 +40,4 @@ def show_code_scores(result: dict[str, Any]) -> None:
         table.add_row(*cells, result["signatures"][name])
     console.print(table)
     if plain is not None:
-        console.print(f"--valid-only changed {plain['changed_outputs']:,} outputs")
+        console.print(f"--valid-only changed {counted(plain['changed_outputs'], 'output')}")

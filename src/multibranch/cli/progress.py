@@ -8,6 +8,8 @@ from rich.console import Console
 from rich.progress import Progress as Bar
 from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from multibranch.errors import counted
+
 if TYPE_CHECKING:
     from multibranch.decoding import Hypothesis
 
@@ -25,13 +27,13 @@ class Progress:
         if not quiet and sys.stderr.isatty():
             self.bar = Bar(
                 SpinnerColumn(),
-                TextColumn("{task.completed:,} lines"),
+                TextColumn("{task.fields[done]}"),
                 TextColumn("{task.fields[speed]}"),
                 TimeElapsedColumn(),
                 console=Console(file=sys.stderr),
                 transient=True,
             )
-            self.task = self.bar.add_task("", total=None, speed="")
+            self.task = self.bar.add_task("", total=None, done="0 lines", speed="")
 
     def __enter__(self) -> "Progress":
         if self.bar is not None:
@@ -48,7 +50,7 @@ class Progress:
         """So many more lines are translated."""
         self.lines += lines
         if self.bar is not None:
-            self.bar.update(self.task, advance=lines, speed=self._speed())
+            self.bar.update(self.task, done=counted(self.lines, "line"), speed=self._speed())
         elif not self.quiet and time.perf_counter() - self.told > _EVERY:
             self.told = time.perf_counter()
             self._tell()
@@ -63,7 +65,8 @@ class Progress:
         return f"{self.lines / max(time.perf_counter() - self.started, 1e-9):,.1f} a second"
 
     def _tell(self) -> None:
-        said = f"translated {self.lines:,} lines, {self._speed()}"
+        said = f"translated {counted(self.lines, 'line')}, {self._speed()}"
         if self.unknowns:
-            said += f"; <unk> would have been best at {self.unknowns:,} of {self.tokens:,} tokens"
+            tokens = counted(self.tokens, "token")
+            said += f"; <unk> would have been best at {self.unknowns:,} of {tokens}"
         print(said, file=sys.stderr)

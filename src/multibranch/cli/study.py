@@ -242,25 +242,25 @@ def _report(args: argparse.Namespace) -> None:
 
 
 def _import(args: argparse.Namespace) -> None:
+    from multibranch.errors import counted
     from multibranch.study.reporting import import_trials
 
     taken, known = import_trials(_bench(args), args.folder, url=_url(args), tell=_tell)
-    print(f"{taken} trials taken, {known} known already")
+    print(f"{counted(taken, 'trial')} taken, {known} known already")
 
 
 def _search(args: argparse.Namespace) -> None:
     import json
 
     from multibranch.cli.output import print_result
+    from multibranch.errors import counted
     from multibranch.study.searching import search
 
     found = search(_bench(args), url=_url(args), trials=args.trials, seed=args.seed, tell=_tell)
     if args.json:
         print(json.dumps(found, indent=2, ensure_ascii=False))
     else:
-        pruned = f", {found['pruned']} of them pruned early"
-        print_result(
-            found["best"], as_json=False, title=f"Best of {found['trials']} trials{pruned}"
-        )
+        title = f"Best of {counted(found['trials'], 'trial')}, {found['pruned']} pruned early"
+        print_result(found["best"], as_json=False, title=title)
         for name, score in found.get("scores", {}).items():
             print(f"the best on the test set: {name} {score['value']:.2f} ({score['signature']})")

@@ -22,7 +22,7 @@ from multibranch.data.formats import BadLine, plain
 from multibranch.data.output import Workshop, describe_inputs, finished, write_manifest
 from multibranch.data.readers import Lines
 from multibranch.data.recipes import GLUE
-from multibranch.errors import UserError
+from multibranch.errors import UserError, counted
 
 Progress = Callable[[str, int, int | None], None]
 
@@ -263,7 +263,7 @@ class _Table:
         row = dict(zip(columns, cells))
         try:
             if len(cells) < len(columns):
-                raise BadLine(f"{len(cells)} cells instead of {len(columns)}")
+                raise BadLine(f"{counted(len(cells), 'cell')} instead of {len(columns)}")
             if self.labelled and row[self.task.label] not in self.labels:
                 raise BadLine(f"the unknown label '{row[self.task.label]}'")
         except BadLine as error:

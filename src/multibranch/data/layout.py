@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from multibranch.errors import counted
+
 # Padded batches gather pairs of like length within pools of this many shuffled pairs: large enough
 # for rectangles without much padding, small enough that an epoch's batches are new ones.
 POOL = 8192
@@ -32,8 +34,10 @@ class LengthReport:
     target_limit: int
 
     def __str__(self) -> str:
-        limits = f"over {self.source_limit:,} source or {self.target_limit:,} target tokens"
-        parts = [f"{self.used:,} of {self.pairs:,} pairs used"]
+        limits = (
+            f"over {self.source_limit:,} source or {counted(self.target_limit, 'target token')}"
+        )
+        parts = [f"{self.used:,} of {counted(self.pairs, 'pair')} used"]
         if self.truncated:
             parts.append(f"{self.truncated:,} truncated ({limits})")
         if self.dropped:

@@ -24,7 +24,7 @@ from multibranch.data.recipe import Cleaning, Corpus, Part, Recipe
 from multibranch.data.store import SIDES, SPLITS, StoreWriter
 from multibranch.data.tokenising import Tokenise, Tokenised, too_different
 from multibranch.data.workers import default_jobs, map_lots
-from multibranch.errors import UserError
+from multibranch.errors import UserError, counted
 from multibranch.text import UNK, TextPipeline, TextSettings, WordCounter, learn_bpe, learn_words
 
 # Called with what is being done, and how many pairs of how many (None: not known) are through.
@@ -180,9 +180,10 @@ class _Work:
         """A split without a pair is an error; ``facts`` are of the files that it comes from."""
         if not self.facts[split]["pairs"]:
             raise UserError(
-                f"nothing is left for the {split} split of {self.recipe.name}: of {facts['read']} "
-                f"pairs {_tell_dropped(facts['dropped'])}; look at the files, allow more with "
-                "--max-length and --max-ratio, or hold out more with --hold-out."
+                f"nothing is left for the {split} split of {self.recipe.name}: of "
+                f"{counted(facts['read'], 'pair')} {_tell_dropped(facts['dropped'])}; look at the "
+                "files, allow more with --max-length and --max-ratio, or hold out more with "
+                "--hold-out."
             )
 
     def _lots(self, split: str) -> Iterator[Lot]:
@@ -362,7 +363,7 @@ def _request(recipe: Recipe, *, skip_bad_lines: bool) -> dict[str, Any]:
 
 
 def _tell_dropped(dropped: Mapping[str, int]) -> str:
-    told = [f"{count} were {why}" for why, count in dropped.items() if count]
+    told = [f"{counted(count, 'was', 'were')} {why}" for why, count in dropped.items() if count]
     return ", ".join(told) or "none was held out"
 
 

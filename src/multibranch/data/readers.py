@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from multibranch.data.files import Source
 from multibranch.data.formats import BadLine, Format
-from multibranch.errors import UserError
+from multibranch.errors import UserError, counted
 
 LOT = 2000
 
@@ -128,7 +128,7 @@ def _uneven(
     end = before + shorter[1]
     length = before + longer[1] + longer[0].rest()
     return UserError(
-        f"the sides differ in length: {shorter[0].file} ends after {end} sentences, "
+        f"the sides differ in length: {shorter[0].file} ends after {counted(end, 'sentence')}, "
         f"{longer[0].file} has {length}, so line {end + 1} has no counterpart; give files whose "
         "lines correspond, or keep the first part with --skip-bad-lines."
     )

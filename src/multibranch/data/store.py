@@ -12,7 +12,7 @@ import errno
 import itertools
 import json
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -20,7 +20,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
-from multibranch.errors import UserError
+from multibranch.errors import UserError, counted
 
 if TYPE_CHECKING:
     from multibranch.text import TextPipeline
@@ -55,7 +55,7 @@ class StoreWriter:
     def add_many(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> None:
         """Append pairs: ``sources[i]`` belongs to ``targets[i]``."""
         if len(sources) != len(targets):
-            raise ValueError(f"{len(sources)} sources but {len(targets)} targets")
+            raise ValueError(f"{_sizes(sources, targets)} were given")
         for side, sequences in zip(self._sides, (sources, targets)):
             side.add_many(sequences)
 
@@ -109,8 +109,7 @@ class PairStore:
     ) -> None:
         if len(lengths[0]) != len(lengths[1]):
             raise UserError(
-                f"{path or 'the store'} holds {len(lengths[0])} sources but {len(lengths[1])} "
-                "targets; prepare the corpus again."
+                f"{path or 'the store'} holds {_sizes(*lengths)}; prepare the corpus again."
             )
         self.path = path
         self.name = path.name if path else "memory"
@@ -128,7 +127,8 @@ class PairStore:
             if (counts < 0).any() or int(counts.sum(dtype=np.int64)) != len(numbers):
                 raise _damaged(
                     folder / f"{split}.{side}.len",
-                    f"its lengths do not add up to the {len(numbers)} ids of {split}.{side}.bin",
+                    f"its lengths do not add up to the {counted(len(numbers), 'id')} of "
+                    f"{split}.{side}.bin",
                 )
             ids.append(numbers)
             lengths.append(counts)
@@ -337,7 +337,7 @@ def _map(path: Path, kinds: tuple[type, ...]) -> np.ndarray:
         )
     known = {np.dtype(kind).itemsize: np.dtype(kind).newbyteorder("<") for kind in kinds}
     if width not in known:
-        raise _damaged(path, f"it claims {width} bytes a number")
+        raise _damaged(path, f"it claims {counted(width, 'byte')} a number")
     if size != HEADER.size + width * count:
         raise _damaged(path, f"it should have {HEADER.size + width * count} bytes, not {size}")
     if count == 0:
@@ -359,6 +359,10 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
     if not isinstance(manifest, dict):
         raise _damaged(path, "it is not a JSON object")
     return manifest
+
+
+def _sizes(sources: Sized, targets: Sized) -> str:
+    return f"{counted(len(sources), 'source')} but {counted(len(targets), 'target')}"
 
 
 def _damaged(path: Path, what: str) -> UserError:

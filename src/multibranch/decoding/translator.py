@@ -15,7 +15,7 @@ from multibranch.decoding.generate import generate
 from multibranch.decoding.graphs import GraphRecorder
 from multibranch.decoding.options import Hypothesis, SearchOptions, read_options
 from multibranch.directory import CONFIG, load_model, load_text, read_config
-from multibranch.errors import UserError
+from multibranch.errors import UserError, counted
 from multibranch.nn import MultiBranchTransformer, prune
 from multibranch.nn.stepper import Stepper
 from multibranch.text import TextPipeline
@@ -169,7 +169,8 @@ class Translator:
         begun: list[list[int]] | None = None
         if prefixes is not None:
             if len(prefixes) != len(lines):
-                raise UserError(f"{len(prefixes)} prefixes were given for {len(lines)} lines")
+                said = counted(len(prefixes), "prefix was given", "prefixes were given")
+                raise UserError(f"{said} for {counted(len(lines), 'line')}")
             given = [prefixes[place] for place in filled]
             ends = self.text.encode(given, side="target", tokenised=tokenised)
             begun = [ids[:-1] for ids in ends]

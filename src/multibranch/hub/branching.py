@@ -9,7 +9,7 @@ import transformers
 from torch import nn
 from transformers import AutoModel, PreTrainedModel
 
-from multibranch.errors import UserError
+from multibranch.errors import UserError, counted
 from multibranch.hub.backbone import load_backbone, load_config
 from multibranch.hub.families import blocks, family_of
 from multibranch.hub.registry import PREFIX, config_class, model_class
@@ -75,7 +75,7 @@ def check_unbranched(model: nn.Module | None, model_type: str) -> None:
     layers = [] if model is None else list(model.modules())
     branched = [layer for layer in layers if isinstance(layer, MultiBranchAttention)]
     if branched or model_type.startswith(PREFIX.rstrip("-")):
-        many = f" with {branched[0].branches} branches" if branched else ""
+        many = f" with {counted(branched[0].branches, 'branch', 'branches')}" if branched else ""
         raise UserError(
             f"this model is a multi-branch model already{many}: branch out the model it was made "
             "from, or train this one as it is"

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 
-from multibranch.errors import UserError
+from multibranch.errors import UserError, counted
 
 
 @dataclass(frozen=True)
@@ -57,8 +57,8 @@ def check_pairs(hypotheses: Sized, references: Sized) -> None:
     """Refuse what cannot be compared line by line."""
     if len(hypotheses) != len(references):
         raise UserError(
-            f"There are {len(hypotheses)} outputs for {len(references)} references; "
-            "give one reference a line for every output."
+            f"{counted(len(hypotheses), 'output')} came for "
+            f"{counted(len(references), 'reference')}; give one reference a line for every output."
         )
     if not len(references):
         raise UserError("There is nothing to score: outputs and references are empty.")

@@ -53,7 +53,7 @@ def branch_out(
             )
         if branches % layer.branches:
             raise ValueError(
-                f"{branches} branches cannot be made by repeating {layer.branches}: "
+                f"N_a = {branches} cannot be made by repeating {layer.branches} branches: "
                 "choose a multiple"
             )
         index = torch.arange(branches) % layer.branches

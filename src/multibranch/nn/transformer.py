@@ -33,7 +33,7 @@ def per_layer(name: str, value: Number | Sequence[Number], layers: int) -> list[
     if value is None or isinstance(value, int | float):
         return [value] * layers
     if len(value) != layers:
-        raise ValueError(f"{name} holds {len(value)} values for {layers} layers")
+        raise ValueError(f"{name} must hold one value a layer: {layers}, not {len(value)}")
     return list(value)
 
 

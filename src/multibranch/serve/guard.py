@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
+from multibranch.errors import counted
 from multibranch.serve.metrics import Metrics
 from multibranch.serve.options import ServeOptions
 
@@ -99,7 +100,7 @@ class Guard:
         """The whole body, as long as it keeps to its size and time."""
         most, seconds = self._options.limits.body_bytes, self._options.limits.body_seconds
         close = (b"connection", b"close")  # what is left of the body is not read
-        too_large = _Refused(413, f"the body may have {most:,} bytes at most", close)
+        too_large = _Refused(413, f"the body may have {counted(most, 'byte')} at most", close)
         claimed = next((v for name, v in scope["headers"] if name == b"content-length"), b"")
         if claimed.isdigit() and int(claimed[:20]) > most:
             raise too_large
@@ -118,7 +119,7 @@ class Guard:
                         return b"".join(parts)
         except TimeoutError:
             raise _Refused(
-                408, f"the body did not arrive within {seconds:g} seconds", close
+                408, f"the body did not arrive within {counted(seconds, 'second')}", close
             ) from None
 
     def _note(self, record: "_Record") -> None:

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass, field, fields
 
-from multibranch.errors import UserError
+from multibranch.errors import UserError, counted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,8 +38,8 @@ class Limits:
                 raise UserError(f"--max-{option} must be a number above 0, not {value}")
         if self.sentences > self.queue:
             raise UserError(
-                f"a queue of {self.queue} texts has no room for one request of {self.sentences}: "
-                "lengthen the queue or allow fewer texts a request"
+                f"a queue of {counted(self.queue, 'text')} has no room for one request of "
+                f"{self.sentences}: lengthen the queue or allow fewer texts a request"
             )
 
 

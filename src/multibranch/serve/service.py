@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from multibranch.decoding import Hypothesis
 from multibranch.decoding.attention import Inspection
-from multibranch.errors import UserError
+from multibranch.errors import UserError, counted
 from multibranch.serve.batching import Batcher, Work
 from multibranch.serve.engine import Engine, Examination, Translation
 from multibranch.serve.metrics import Metrics
@@ -146,9 +146,10 @@ class Service:
 
     def _check_characters(self, text: str, number: int, of: int) -> None:
         if len(text) > self.limits.characters:
+            most = counted(self.limits.characters, "is", "are")
             raise UserError(
                 f"{_which(number, of)} has {len(text):,} characters; "
-                f"{self.limits.characters:,} are the most. Send documents to /translate/stream, "
+                f"{most} the most. Send documents to /translate/stream, "
                 "which splits them into sentences"
             )
 
@@ -156,8 +157,8 @@ class Service:
         tokens = len(source) - 1
         if tokens > most:
             raise UserError(
-                f"{_which(number, of)} has {tokens:,} tokens; {most:,} are the most. "
-                "Split it into sentences"
+                f"{_which(number, of)} has {tokens:,} tokens; "
+                f"{counted(most, 'is', 'are')} the most. Split it into sentences"
             )
 
 
@@ -176,7 +177,8 @@ class _InTime:
         except TimeoutError:
             self._metrics.timed_out.add()
             raise TooLong(
-                f"this took longer than {self._seconds:g} seconds; send less at once, or later"
+                f"this took longer than {counted(self._seconds, 'second')}; "
+                "send less at once, or later"
             ) from None
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from multibranch.errors import counted
 from multibranch.study.layout import Sheet, command_of, ordered, sheets
 from multibranch.study.results import CellResult, Results, signed
 
@@ -31,11 +32,12 @@ def how_to_read(results: Results) -> str:
     seconds = sum(record.get("wall_seconds") or 0 for record in results.records)
     planned = {experiment.cell for experiment in results.study.experiments()}
     missing = len(planned - set(results.cells))
-    told = f" {missing} of the study's {len(planned)} cells have not been run." if missing else ""
+    have, cells = "has" if missing == 1 else "have", counted(len(planned), "cell")
+    told = f" {missing} of the study's {cells} {have} not been run." if missing else ""
     if seeds == [1]:
         told += " How much seeds differ is not known from one of them."
     return (
-        f"{len(results.records)} trials, {over}, on {', '.join(devices)}, "
+        f"{counted(len(results.records), 'trial')}, {over}, on {', '.join(devices)}, "
         f"{_duration(seconds)} of trials in all (several may have run beside each other). Score: "
         f"`{results.signature}`. ▲ and ▼: better and worse than what it is compared with, in every "
         "seed, and more than chance would explain (paired bootstrap over the test sentences, "
@@ -70,7 +72,8 @@ def verdicts(results: Results) -> list[str]:
             if found is not None:
                 side = "above" if found.mean >= 0 else "below"
                 tested = (
-                    f" (significant in {found.above + found.below} of {found.tested} seeds)"
+                    f" (significant in {found.above + found.below} of "
+                    f"{counted(found.tested, 'seed')})"
                     if found.tested
                     else ""
                 )

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from multibranch.errors import UserError
+from multibranch.errors import UserError, counted
 from multibranch.study.bench import Bench
 from multibranch.study.experiment import Experiment
 from multibranch.study.order import hopeless, next_experiment
@@ -140,7 +140,7 @@ def _summary(record: dict[str, Any]) -> str:
     scores = record.get("scores") or {}
     name = next(iter(scores), None)
     score = f"{name} {scores[name]['value']:.2f}, " if name else ""
-    updates = f"{record['updates']:,} updates, " if record.get("updates") else ""
+    updates = f"{counted(record['updates'], 'update')}, " if record.get("updates") else ""
     return f"{score}{updates}{record['wall_seconds']:.0f} s"
 
 

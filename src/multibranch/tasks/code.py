@@ -14,7 +14,7 @@ from typing import Any
 from multibranch.data import PreparedData
 from multibranch.decoding import Hypothesis, Translator
 from multibranch.directory import load_text, read_config
-from multibranch.errors import UserError
+from multibranch.errors import UserError, counted
 from multibranch.metrics import (
     Score,
     exact_match,
@@ -215,7 +215,8 @@ def pairs_to_score(
         raise UserError("there is nothing to score on: give a prepared folder or two files")
     if len(lines[0]) != len(lines[1]):
         raise UserError(
-            f"{names[1]} has {len(lines[1])} references for the {len(lines[0])} lines of "
+            f"{names[1]} has {counted(len(lines[1]), 'reference')} for the "
+            f"{counted(len(lines[0]), 'line')} of "
             f"{names[0]}: one reference a line is needed"
         )
     text = generator.translator.text

@@ -19,7 +19,7 @@ import torch
 
 from multibranch import configuration
 from multibranch.directory import read_json, replaced_folder
-from multibranch.errors import UserError
+from multibranch.errors import UserError, counted
 from multibranch.metrics import Score
 from multibranch.tasks.understanding_config import SCORES, UnderstandingConfig
 from multibranch.tasks.understanding_data import Examples, number, read_examples
@@ -297,9 +297,10 @@ def _write(
         lines = [json.dumps(asdict(epoch)) for epoch in epochs]
         (new / "metrics.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
         name = config.data.glue or Path(config.data.train or "").name
+        what = f"{counted(examples, 'example')} of {name}"
         write_model_card(
             new,
             title=folder.name,
-            data=f"Fine-tuned from {config.model.backbone} on {examples:,} examples of {name}.",
+            data=f"Fine-tuned from {config.model.backbone} on {what}.",
             scores={f"{name} valid {key}": score for key, score in scores.items()},
         )

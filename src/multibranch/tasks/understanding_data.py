@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from multibranch.errors import UserError
+from multibranch.errors import UserError, counted
 
 _OPENERS: dict[str, Any] = {".xz": lzma.open, ".gz": gzip.open, ".bz2": bz2.open}
 _FORMATS = (".tsv", ".csv", ".jsonl", ".json", ".txt")
@@ -111,8 +111,8 @@ def read_labels(path: str | Path, columns: Columns) -> list[str]:
     found = {row[columns.label] for _, row in read_rows(path, (columns.label,), columns.header)}
     if len(found) < 2:
         raise UserError(
-            f"{path} has {len(found)} different labels in the column {columns.label!r}: "
-            "classification needs at least two"
+            f"{path} has {counted(len(found), 'label', 'different labels')} in the column "
+            f"{columns.label!r}: classification needs at least two"
         )
     whole = all(label.lstrip("-").isdigit() for label in found)
     return sorted(found, key=int) if whole else sorted(found)
@@ -155,7 +155,8 @@ def _table(
     for line, fields in rows:
         if len(fields) != len(names):
             raise UserError(
-                f"{path}, line {line}: there are {len(fields)} fields under {len(names)} columns"
+                f"{path}, line {line}: {counted(len(fields), 'field')} under "
+                f"{counted(len(names), 'column')}"
             )
         row = dict(zip(names, fields))
         yield line, {name: row[name] for name in wanted}

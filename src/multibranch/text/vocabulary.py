@@ -104,8 +104,8 @@ def learn_bpe(
         merges = size - fixed
     if merges is None or merges < 0:
         raise UserError(
-            f"a vocabulary of {size} entries has no room for the {fixed} that characters, bytes "
-            "and special tokens take; ask for a larger one."
+            f"a vocabulary of size {size} has no room for the {fixed} entries that characters, "
+            "bytes and special tokens take; ask for a larger one."
         )
     words = {
         word: count

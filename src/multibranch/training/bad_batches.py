@@ -5,7 +5,7 @@ from pathlib import Path
 
 from multibranch.data import PackedBatches, PaddedBatches
 from multibranch.directory import write_json
-from multibranch.errors import UserError
+from multibranch.errors import UserError, counted
 
 NAME = "bad_batch.json"
 
@@ -30,7 +30,8 @@ class BadBatches:
             updates.append({"update": update, "epoch": epoch, "pairs": pairs})
         write_json(folder / NAME, {"split": "train", "updates": updates})
         raise UserError(
-            f"the gradient was not finite for {len(updates)} updates in a row, up to update "
+            "the gradient was not finite for "
+            f"{counted(len(updates), 'update', 'updates in a row')}, up to update "
             f"{updates[-1]['update']}; the numbers of their training pairs are in "
             f"{folder / NAME}: lower train.learning_rate, or look at the data"
         )

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from multibranch.data import PreparedData
+from multibranch.errors import counted
 from multibranch.training import setup
 from multibranch.training.bad_batches import BadBatches
 from multibranch.training.config import Config
@@ -158,15 +159,17 @@ class Trainer:
             return None
         self.progress = Progress(**record)
         if self.progress.share_out(self.processes.world):
-            self.display.tell(f"going on with {self.processes.world} processes")
+            processes = counted(self.processes.world, "process", "processes")
+            self.display.tell(f"going on with {processes}")
         if not self.processes.first:  # what was counted is the sum of all processes
             state["statistics"][[0, 1, 6]] = 0
         return state
 
     def _introduce(self, *, resumed: bool) -> None:
         parameters = sum(p.numel() for p in self.model.parameters())
+        batches = counted(len(self.batches), "batch", "batches")
         self.display.tell(
-            f"{parameters:,} parameters, {len(self.batches):,} batches an epoch on "
+            f"{parameters:,} parameters, {batches} an epoch on "
             f"{self.processes.world} × {self.device.type}, {str(self.precision)[6:]}"
         )
         self.display.tell(str(self.batches.report))

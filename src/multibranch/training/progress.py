@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from multibranch.errors import counted
 from multibranch.training.config import TrainConfig
 
 
@@ -94,14 +95,16 @@ class Outcome:
 def reason_to_stop(train: TrainConfig, progress: Progress, *, out_of_time: bool) -> str | None:
     """Why a run has reached its end, or None when it has not."""
     if train.max_updates and progress.update >= train.max_updates:
-        return f"{progress.update:,} updates are done"
+        return counted(progress.update, "update is done", "updates are done")
     if train.max_epochs and progress.epoch >= train.max_epochs:
-        return f"{progress.epoch} epochs are done"
+        return counted(progress.epoch, "epoch is done", "epochs are done")
     if train.patience and progress.stale >= train.patience:
         best = f"; the best was at update {progress.best_update:,}" if progress.best_update else ""
-        return f"the last {progress.stale} validations were no better{best}"
+        alone = progress.stale == 1
+        last = "validation was" if alone else f"{progress.stale} validations were"
+        return f"the last {last} no better{best}"
     if out_of_time and train.max_minutes:
-        return f"{train.max_minutes:g} minutes have passed"
+        return counted(train.max_minutes, "minute has passed", "minutes have passed")
     return None
 
 

@@ -3,7 +3,7 @@
 import torch
 
 from multibranch.data import PackedBatches, PaddedBatches, PairStore, PreparedData
-from multibranch.errors import UserError
+from multibranch.errors import UserError, counted
 from multibranch.nn import MultiBranchTransformer
 from multibranch.training.config import Config, TrainConfig
 from multibranch.training.processes import Processes, shard
@@ -55,10 +55,11 @@ def size_of(pairs: PairStore) -> list[int]:
 def check_same_data(data: PreparedData, size: list[int], before: list[int]) -> None:
     """Refuse to go on with other training data than those of the run so far."""
     if before and size != before:
+        has = f"{counted(size[0], 'pair')} and {counted(size[2], 'target token')}"
         raise UserError(
             f"the training data in {data.folder} are not those of the run so far: they have "
-            f"{size[0]:,} pairs and {size[2]:,} target tokens, not {before[0]:,} and "
-            f"{before[2]:,}; set data.folder to the right folder, or choose another train.output"
+            f"{has}, not {before[0]:,} and {before[2]:,}; set data.folder to the right folder, or "
+            "choose another train.output"
         )
 
 
