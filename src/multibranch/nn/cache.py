@@ -19,7 +19,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-_FIRST_POSITIONS = 16  # room that a new cache has, in target positions
 _LANES = 16  # slots come in multiples of this where products or kernels like that
 
 
@@ -95,6 +94,7 @@ class LayerCache:
     ) -> None:
         self._room = Room() if room is None else room
         b, h, s, w = memory_key.shape
+        self.source_length = s
         # Copies: every step reads them, and sentences move within them.
         exact = torch.contiguous_format
         if transposed:
@@ -227,8 +227,9 @@ class DecoderCache:
             self._ancestry.index_copy_(3, self.slots, own)
         else:
             if self.room < 1:
-                # Doubling: growing copies little on average.
-                self.reserve(max(_FIRST_POSITIONS, self.used // self.beam))
+                # At first as many as the source has: batches of many short sentences then take no
+                # more than those of few long ones. Doubling: growing copies little on average.
+                self.reserve(max(self.layers[0].source_length, self.used // self.beam))
             own = self._own if tokens == self.beam else self._own.new_zeros(self.beam, 1)
             self._ancestry[..., self.used : self.used + tokens] = own
         self.open = tokens
