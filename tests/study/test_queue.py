@@ -1,6 +1,7 @@
 """The order in which trials are taken, and the queue's leases, without any training."""
 
 import os
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -179,3 +180,58 @@ def test_a_trial_that_two_workers_added_is_struck_out_again(tmp_path: Path) -> N
     assert set(one.states().values()) == {"waiting"}
     assert one.take(MAT) is not None
     assert other.take(MAT) is None
+
+
+def test_of_two_workers_that_take_at_the_same_moment_one_does(url: str) -> None:
+    many = [replace(BASE, seed=seed) for seed in range(1, 31)]
+    queues = [Queue(open_storage(url), "s", many) for _ in range(2)]
+    queues[0].fill()
+    together, taken = threading.Barrier(2), []
+
+    def work(mine: Queue) -> None:
+        for experiment in many:
+            together.wait(timeout=60)
+            if mine.take(experiment) is not None:
+                taken.append(experiment.key)
+
+    threads = [threading.Thread(target=work, args=(mine,)) for mine in queues]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(taken) == sorted(experiment.key for experiment in many)
+
+
+def test_what_ran_with_other_settings_is_run_again_and_the_newest_is_shown(url: str) -> None:
+    def with_print(text: str) -> Queue:
+        made = Queue(open_storage(url), "s", ALL, fingerprints={e.key: text for e in ALL})
+        made.fill()
+        return made
+
+    old = with_print("old")
+    trial, failing = old.take(BASE), old.take(OTHER)
+    assert trial is not None and failing is not None
+    assert old.done(trial, {**record(BASE), "fingerprint": "old"})
+    old.failed(failing, "too large")
+    new = with_print("new")
+    assert set(new.states().values()) == {"waiting"}
+    assert with_print("old").states()[BASE.key] == "done"  # nor does the new one disturb the old
+    again = new.take(BASE)
+    assert again is not None and new.done(again, {**record(BASE), "fingerprint": "new"})
+    shown = Queue(open_storage(url), "s", [])
+    assert shown.records()[BASE.key]["fingerprint"] == "new"
+
+
+def test_a_record_from_elsewhere_takes_the_place_of_a_failure_and_of_other_settings(
+    url: str,
+) -> None:
+    mine = queue(url)
+    trial = mine.take(BASE)
+    assert trial is not None
+    mine.failed(trial, "no memory")
+    made = {**record(BASE), "fingerprint": "one"}
+    assert mine.add_done(made, BASE.group)
+    assert mine.states()[BASE.key] == "done" and not mine.errors()
+    assert not mine.add_done(made, BASE.group)
+    assert mine.add_done({**made, "fingerprint": "two"}, BASE.group)
+    assert mine.records()[BASE.key]["fingerprint"] == "two"

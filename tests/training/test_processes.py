@@ -16,7 +16,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from multibranch.data import PreparedData
 from multibranch.errors import UserError
 from multibranch.tasks.translation import open_data, two_stage
-from multibranch.training import Progress, Trainer
+from multibranch.training import Config, Progress, Trainer
 from multibranch.training.processes import Processes, choose_device, even_dimension
 from multibranch.training.start import first_model
 
@@ -38,8 +38,7 @@ def compare(one: Path, other: Path, tiny: SimpleNamespace) -> None:
     a, b = (load_file(folder / last / "state.safetensors") for folder in (one, other))
     assert a.keys() == b.keys()
     for name in a:
-        if name != "statistics":
-            torch.testing.assert_close(a[name], b[name], rtol=1e-4, atol=1e-6, msg=name)
+        torch.testing.assert_close(a[name], b[name], rtol=1e-4, atol=1e-6, msg=name)
     for kind in ("train", "validation"):
         for mine, theirs in zip(tiny.records(one, kind), tiny.records(other, kind)):
             assert mine["update"] == theirs["update"]
@@ -116,31 +115,46 @@ def test_an_epoch_whose_batches_do_not_come_out_even(
         compare(folder / "one", folder / "two", tiny)
 
 
+def stop_at(last: int, config: Config) -> None:
+    """Train until one of the processes is told to stop, after which all do."""
+    trainer = Trainer(config, PreparedData.open(config.data.folder or ""), quiet=True)
+    update = trainer._update
+
+    def told() -> None:
+        update()
+        if trainer.progress.update == last and trainer.processes.rank == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    trainer._update = told  # type: ignore[method-assign]
+    outcome = trainer.run()
+    os._exit(128 + (outcome.signal or 0))
+
+
 @pytest.mark.parametrize("sharding", ["none", "full"])
 def test_a_stopped_run_goes_on_in_both_processes(
     toy: Path, tmp_path: Path, tiny: SimpleNamespace, alone: Path, sharding: str
 ) -> None:
     folder = tmp_path / "run"
 
-    def interrupted() -> None:
-        config = tiny.config(toy, folder, sharding=sharding, average=2, **SAME)
-        trainer = Trainer(config, PreparedData.open(toy), quiet=True)
-        update = trainer._update
-
-        def stop_at_four() -> None:
-            update()
-            if trainer.progress.update == 4 and trainer.processes.rank == 1:
-                os.kill(os.getpid(), signal.SIGTERM)  # one of them is told, both stop
-
-        trainer._update = stop_at_four  # type: ignore[method-assign]
-        outcome = trainer.run()
-        os._exit(128 + (outcome.signal or 0))
-
-    assert tiny.processes(interrupted) == [143, 143]
+    config = tiny.config(toy, folder, sharding=sharding, average=2, **SAME)
+    assert tiny.processes(lambda: stop_at(4, config)) == [143, 143]
     assert [p.name for p in (folder / "resume").glob("update-*")] == ["update-00000004"]
     codes = tiny.processes(lambda: tiny.run(toy, folder, sharding=sharding, average=2, **SAME))
     assert codes == [0, 0]
     compare(alone, folder, tiny)
+
+
+def test_what_is_reported_spans_the_stop(toy: Path, tmp_path: Path, tiny: SimpleNamespace) -> None:
+    settings = {**SAME, "max_updates": 14, "log_every": 14}
+    config = tiny.config(toy, tmp_path / "stopped", **settings)
+    assert tiny.processes(lambda: stop_at(10, config)) == [143, 143]
+    for name in ("stopped", "straight"):
+        codes = tiny.processes(lambda name=name: tiny.run(toy, tmp_path / name, **settings))
+        assert codes == [0, 0]
+    stopped, straight = (tiny.records(tmp_path / name, "train") for name in ("stopped", "straight"))
+    assert [one["update"] for one in straight] == [one["update"] for one in stopped] == [1, 14]
+    for key in ("loss", "plain", "norm"):
+        assert stopped[1][key] == pytest.approx(straight[1][key], rel=1e-4), key
 
 
 def test_a_run_goes_on_with_another_number_of_processes(

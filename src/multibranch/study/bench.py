@@ -19,8 +19,10 @@ from multibranch.tasks.understanding_config import UnderstandingConfig
 from multibranch.training import Config
 from multibranch.training.run_folder import FREE_KEYS
 
-# What does not make a trained model another one, so that studies can share it.
-NOT_PART = {*FREE_KEYS, "train.output", "train.init_from"} - {"train.max_updates"}
+# What does not make a trained model another one, so that studies can share it. What ends training
+# may change from one start of a run to the next, but does make another model.
+_ENDS = {"train.max_updates", "train.max_epochs", "train.max_minutes", "train.patience"}
+NOT_PART = {*FREE_KEYS, "train.output", "train.init_from"} - _ENDS
 
 
 @dataclass
@@ -138,6 +140,15 @@ class Bench:
             digest = hashlib.sha256(text.encode()).hexdigest()
             self._fingerprints[experiment.key] = digest[:6]
         return self._fingerprints[experiment.key]
+
+    def is_outdated(self, record: dict[str, Any]) -> bool:
+        """Whether a trial ran with other settings, or other data where that is at hand."""
+        experiment = Experiment(**record["experiment"])
+        corpus = self.study.corpus(experiment.corpus)
+        folder = self.data.get(corpus.name, corpus.folder)
+        if folder is not None and self._manifest(corpus) is None:
+            return False
+        return bool(self.fingerprint(experiment) != record["fingerprint"])
 
     def _manifest(self, corpus: Corpus) -> str | None:
         """What tells the data from other data of the same name."""

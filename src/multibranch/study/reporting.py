@@ -8,7 +8,7 @@ from typing import Any
 
 from multibranch import __version__
 from multibranch.directory import write_json
-from multibranch.errors import UserError
+from multibranch.errors import UserError, counted
 from multibranch.study.bench import Bench
 from multibranch.study.experiment import Experiment
 from multibranch.study.layout import ordered, row_of
@@ -64,13 +64,26 @@ def from_storage(bench: Bench, url: str, tell: Tell) -> Results:
     failed = queue.errors()
     for key, error in failed.items():
         tell(f"{key} failed: {error}")
+    outdated = [record for record in records if bench.is_outdated(record)]
+    if outdated:
+        tell(
+            f"{counted(len(outdated), 'trial')} ran with other settings or data than the study has "
+            "now: `study run` runs them again"
+        )
     return Results(bench.study, records, _comparisons(bench, records, tell))
 
 
 def _comparisons(bench: Bench, records: list[dict[str, Any]], tell: Tell) -> dict[str, Any]:
     """Paired bootstraps of every trial against its references; computed once, then kept."""
     cache = bench.output / f"significance-{bench.study.name}.json"
-    known = json.loads(cache.read_text(encoding="utf-8")) if cache.is_file() else {}
+    kept = json.loads(cache.read_text(encoding="utf-8")) if cache.is_file() else {}
+    prints = {r["key"]: r["fingerprint"] for r in records}
+    before = kept.get("of", {})  # what was compared may have been run again, with other settings
+    known = {
+        name: found
+        for name, found in kept.get("found", {}).items()
+        if all(before.get(key) == prints.get(key) for key in name.split(" > "))
+    }
     files = {
         r["key"]: bench.output / "trials" / f"{r['key']}-{r['fingerprint']}" / HYPOTHESES
         for r in records
@@ -92,7 +105,7 @@ def _comparisons(bench: Bench, records: list[dict[str, Any]], tell: Tell) -> dic
     tell(f"testing for significance: {len(wanted)} of the differences")
     for record, other in wanted:
         comparisons.compare(record["key"], other, record["experiment"]["corpus"], files)
-    write_json(cache, comparisons.found)
+    write_json(cache, {"of": prints, "found": comparisons.found})
     return comparisons.found
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from multibranch.data import PreparedData
-from multibranch.metrics import Score, bleu, chrf, multi_bleu, paired_bootstrap
+from multibranch.metrics import Score, paired_bootstrap
 from multibranch.study.trial import HYPOTHESES, read_lines
 from multibranch.tasks.code import CodeOutput, language_of
 from multibranch.tasks.evaluation import make_output
@@ -22,12 +22,7 @@ def scores_of(words: list[str], data: PreparedData, *, task: str) -> dict[str, d
         references = [data.text.tokenise(line, "target") for line in data.lines("test", "target")]
         found = CodeOutput("trial", words, references, language_of(data.text)).scores()
     else:
-        output = make_output("trial", words, data.text, data, split="test")
-        found = {
-            "bleu": bleu(output.lines, output.references, lowercase=output.lowercase),
-            "multi_bleu": multi_bleu(output.words, output.reference_words),
-            "chrf": chrf(output.lines, output.references),
-        }
+        found = make_output("trial", words, data.text, data, split="test").quick_scores()
     return {name: _content(score) for name, score in found.items()}
 
 

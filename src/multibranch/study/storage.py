@@ -1,19 +1,20 @@
 """Trials in a database that many workers share: Optuna's storage as a queue with leases.
 
-A trial waits, is taken, and is done or has failed; Optuna changes its state in one transaction, so
-that of two workers only one takes it. Who takes a trial holds it by a lease that is renewed while
+A trial waits, is taken, and is done or has failed; its state changes in one transaction, so that
+of two workers only one takes it. Who takes a trial holds it by a lease that is renewed while
 the worker lives. A lease that is not renewed any more is ended by whoever notices: the old trial is
 set to failed, which only one can do, and a new one waits for the same experiment; its training goes
 on from its checkpoint. No worker compares its clock with another's: it watches, by its own clock,
 whether the number in the lease changes.
 """
 
+import fcntl
 import json
 import os
 import socket
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -64,11 +65,19 @@ class Queue:
         storage: what `open_storage` gives.
         name: the study's name there.
         experiments: what is to be run, each after its parent.
+        fingerprints: of these experiments, by key. What was run or waits with another one, of a
+            study file that was edited since, say, stands for none of them.
         lease: seconds after which a worker that gives no sign counts as gone.
     """
 
     def __init__(
-        self, storage: Any, name: str, experiments: Sequence[Experiment], *, lease: float = LEASE
+        self,
+        storage: Any,
+        name: str,
+        experiments: Sequence[Experiment],
+        *,
+        fingerprints: Mapping[str, str] | None = None,
+        lease: float = LEASE,
     ) -> None:
         import optuna
 
@@ -76,6 +85,7 @@ class Queue:
         self.state = optuna.trial.TrialState
         self.storage = storage
         self.experiments = list(experiments)
+        self.fingerprints = fingerprints or {}
         self.lease = lease
         self.worker = worker_name()
         self._seen: dict[int, tuple[Any, float]] = {}
@@ -96,16 +106,26 @@ class Queue:
         """The trial that stands for each experiment, by key.
 
         Two workers that start at once may both add a trial; the one with the lower number stands.
-        One that failed without a reason of its own lost its worker, and stands for nothing.
+        One that failed without a reason of its own lost its worker, and stands for nothing. Of
+        trials with several fingerprints, where none is asked for, the one done last stands.
         """
         found: dict[str, Any] = {}
         forgotten = self.storage.get_study_user_attrs(self.study_id).get("forgotten", [])
         for trial in self.storage.get_all_trials(self.study_id, deepcopy=False):
             key = trial.user_attrs.get("key")
             lost = trial.state == self.state.FAIL and "error" not in trial.user_attrs
-            if key is not None and not lost and trial.number not in forgotten:
-                found.setdefault(key, trial)
+            if key is None or lost or trial.number in forgotten or not self._is_wanted(trial):
+                continue
+            standing = found.setdefault(key, trial)
+            done = trial.state == self.state.COMPLETE
+            if done and _fingerprint(trial) != _fingerprint(standing):
+                found[key] = trial
         return found
+
+    def _is_wanted(self, trial: Any) -> bool:
+        """Whether a trial is of the experiment that its key names, as that is now."""
+        wanted, has = self.fingerprints.get(trial.user_attrs.get("key")), _fingerprint(trial)
+        return wanted is None or has is None or wanted == has
 
     def states(self) -> dict[str, str]:
         """waiting, running, done or failed, by key."""
@@ -145,7 +165,7 @@ class Queue:
         there = self.trials()
         waiting = (self.state.WAITING,)
         for trial in self.storage.get_all_trials(self.study_id, deepcopy=False, states=waiting):
-            standing = there.get(trial.user_attrs.get("key"))
+            standing = there.get(trial.user_attrs.get("key")) if self._is_wanted(trial) else None
             if standing is not None and standing.number < trial.number:
                 with suppress(*self._finished_errors()):
                     self.storage.set_trial_state_values(trial._trial_id, self.state.FAIL)
@@ -153,6 +173,8 @@ class Queue:
     def _add(self, key: str, group: str, state: Any = None, **attributes: Any) -> int:
         state = self.state.WAITING if state is None else state
         value = attributes.pop("value", None)
+        if key in self.fingerprints:
+            attributes.setdefault("fingerprint", self.fingerprints[key])
         trial = self.optuna.trial.create_trial(
             state=state, value=value, user_attrs={"key": key, "group": group, **attributes}
         )
@@ -164,13 +186,26 @@ class Queue:
         if trial is None or trial.state != self.state.WAITING:
             return None
         try:
-            taken = self.storage.set_trial_state_values(trial._trial_id, self.state.RUNNING)
+            with self._alone():
+                taken = self.storage.set_trial_state_values(trial._trial_id, self.state.RUNNING)
         except self._finished_errors():
             return None
         if not taken:
             return None
         self.renew(trial._trial_id)
         return int(trial._trial_id)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Where the database does not lock what it reads in order to change it, as SQLite does not:
+        one at a time, by a lock on a file beside it."""
+        place = self.storage.engine.url.database
+        if self.storage.engine.dialect.name != "sqlite" or place in (None, "", ":memory:"):
+            yield
+            return
+        with Path(f"{place}.lock").open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
 
     def renew(self, trial_id: int) -> bool:
         """Give a sign of life; False when the trial is not ours any more."""
@@ -238,29 +273,46 @@ class Queue:
 
     def forget_failures(self) -> int:
         """Let what failed wait again; how many that are."""
-        trials = self.trials()
-        failed = [t for t in trials.values() if t.state == self.state.FAIL]
-        # A finished trial cannot be changed, so the study remembers what counts no more.
+        failed = [t for t in self.trials().values() if t.state == self.state.FAIL]
+        self._forget(failed)
+        return len(failed)
+
+    def _forget(self, failed: Sequence[Any]) -> None:
+        """A finished trial cannot be changed, so the study remembers what counts no more."""
         forgotten = self.storage.get_study_user_attrs(self.study_id).get("forgotten", [])
         self.storage.set_study_user_attr(
             self.study_id, "forgotten", [*forgotten, *(trial.number for trial in failed)]
         )
-        return len(failed)
 
     def add_done(self, record: dict[str, Any], group: str) -> bool:
-        """Store a record that was made elsewhere; False when the experiment is done already."""
+        """Store a record that was made elsewhere; False when it is there already.
+
+        It takes the place of one that was made with other settings, of a failure, and of a trial
+        that waits or runs.
+        """
         there = self.trials().get(record["key"])
         if there is not None and there.state == self.state.COMPLETE:
-            return False
-        if there is not None:
-            self.storage.set_trial_state_values(there._trial_id, self.state.FAIL)
-        content = json.dumps(record)
-        state = self.state.COMPLETE
-        self._add(record["key"], group, state, record=content, value=_value(record))
+            if _fingerprint(there) == record.get("fingerprint"):
+                return False
+        elif there is not None and there.state == self.state.FAIL:
+            self._forget([there])
+        elif there is not None:
+            with suppress(*self._finished_errors()):
+                self.storage.set_trial_state_values(there._trial_id, self.state.FAIL)
+        content = {"record": json.dumps(record), "fingerprint": record.get("fingerprint")}
+        self._add(record["key"], group, self.state.COMPLETE, value=_value(record), **content)
         return True
 
     def _finished_errors(self) -> tuple[type[Exception], ...]:
         return (RuntimeError, self.optuna.exceptions.UpdateFinishedTrialError)
+
+
+def _fingerprint(trial: Any) -> str | None:
+    """What tells a trial from one of the same key with other settings or data."""
+    if "fingerprint" in trial.user_attrs:
+        return trial.user_attrs["fingerprint"]
+    record = trial.user_attrs.get("record")
+    return None if record is None else json.loads(record).get("fingerprint")
 
 
 def _value(record: dict[str, Any]) -> float:

@@ -37,7 +37,11 @@ class Work:
 
     def queue(self) -> Queue:
         return Queue(
-            open_storage(self.url), self.bench.study.name, self.experiments, lease=self.lease
+            open_storage(self.url),
+            self.bench.study.name,
+            self.experiments,
+            fingerprints={each.key: self.bench.fingerprint(each) for each in self.experiments},
+            lease=self.lease,
         )
 
 

@@ -36,7 +36,7 @@ from multibranch.training.schedule import cool_down, inverse_sqrt
 from multibranch.training.seeds import draw_branches, seed_update
 from multibranch.training.signals import Asked, Interruption
 from multibranch.training.start import first_model
-from multibranch.training.step import Objective
+from multibranch.training.step import Objective, Step
 from multibranch.training.steps import choose_step
 from multibranch.training.validation import Score, Validation
 
@@ -162,7 +162,7 @@ class Trainer:
             processes = counted(self.processes.world, "process", "processes")
             self.display.tell(f"going on with {processes}")
         if not self.processes.first:  # what was counted is the sum of all processes
-            state["statistics"][[0, 1, 6]] = 0
+            state["statistics"][Step.OWN] = 0
         return state
 
     def _introduce(self, *, resumed: bool) -> None:
@@ -367,8 +367,8 @@ class Trainer:
         self._saved_state = self._state_number()
         self.progress.seconds = self._seconds()
         running = self.step.running()
-        sums = self.processes.total(*running[[0, 1, 5]].tolist())
-        running[[0, 1, 5]] = torch.tensor(sums, dtype=running.dtype)
+        sums = self.processes.total(*running[Step.OWN].tolist())
+        running[Step.OWN] = torch.tensor(sums, dtype=running.dtype)
         state = {**self.optimiser.state(), "statistics": running}
         if self.processes.first:
             self.display.flush()

@@ -188,6 +188,10 @@ class Step:
         """How many updates in a row, up to the last one, were skipped; waits for the device."""
         return int(self._sums[4])
 
+    # Of the running sums, those that grow with the batches of one process: losses and tokens. The
+    # others every process has alike.
+    OWN = [0, 1, 5]
+
     def running(self) -> Tensor:
         """The running sums, (7,) float64 on the CPU: what `resume` takes."""
         counts = torch.tensor([self._tokens, self._updates], dtype=torch.float64)
