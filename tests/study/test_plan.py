@@ -1,5 +1,6 @@
 """Study files: every one loads, mirrors its tables completely, and names its mistakes."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -181,3 +182,17 @@ def test_data_is_found_by_name_by_folder_and_by_what_holds_them_all(tmp_path: Pa
     with pytest.raises(UserError, match="several corpora"):
         parse_data([str(tmp_path / "none")], study)
     assert parse_data(["x"], load_study("ted-de-en")) == {"de-en": "x"}
+
+
+def test_what_ends_training_makes_another_trial(write_study: Callable[..., Path]) -> None:
+    path = write_study()
+
+    def fingerprint(patience: str) -> str:
+        content = path.read_text(encoding="utf-8")
+        file = path.with_name(f"patience-{patience}.yaml")
+        file.write_text(content.replace("train.patience: null", f"train.patience: {patience}"))
+        study = load_study(str(file))
+        return Bench(study=study, output=Path("out")).fingerprint(study.experiments()[0])
+
+    assert fingerprint("3") != fingerprint("9")
+    assert fingerprint("3") == fingerprint("3")

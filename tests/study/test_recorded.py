@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -121,3 +122,20 @@ def test_records_hold_no_sentences() -> None:
         for trial in json.loads(path.read_text(encoding="utf-8"))["trials"]:
             assert not {"lines", "hypotheses", "outputs"} & set(trial)
             assert trial["scores"] and trial["command"] and trial["wall_seconds"]
+
+
+def test_a_lower_cased_corpus_is_scored_as_evaluate_scores_it(
+    tiny_data: Path, tmp_path: Path
+) -> None:
+    from multibranch.data import PreparedData
+    from multibranch.study.scoring import scores_of
+
+    shutil.copytree(tiny_data, tmp_path / "lower")
+    settings = json.loads((tmp_path / "lower" / "text.json").read_text(encoding="utf-8"))
+    (tmp_path / "lower" / "text.json").write_text(json.dumps({**settings, "lowercase": True}))
+    data = PreparedData.open(tmp_path / "lower")
+    perfect = [data.text.tokenise(line, "target") for line in data.lines("test", "target")]
+    assert any(line != line.lower() for line in data.lines("test", "target"))
+    for name, score in scores_of(perfect, data, task="translation").items():
+        assert score["value"] == pytest.approx(100), name
+        assert "case:lc" in score["signature"], name

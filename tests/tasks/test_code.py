@@ -33,6 +33,7 @@ from multibranch.tasks.code import (
 )
 from multibranch.text import UNK
 from multibranch.training import Config, DataConfig, DecodeConfig, ModelConfig, TrainConfig, Trainer
+from multibranch.training.outputs import Outputs
 
 VALID = "def f ( ) : NEWLINE INDENT return 1 NEWLINE DEDENT"
 BROKEN = "def f ( : NEWLINE INDENT return 1 NEWLINE DEDENT"
@@ -99,6 +100,17 @@ def model_for(text: Any, folder: Path, *, task: str = "code") -> Path:
         share_embeddings="target",
     )
     return save_model(folder, model, text, extra={"task": task})
+
+
+def test_whatever_decodes_lets_code_be_as_long_as_generate_does(
+    data: PreparedData, tmp_path: Path
+) -> None:
+    model = load_model(model_for(data.text, tmp_path / "random"))
+    for given, most in ((None, 256), (60, 60)):
+        config = Config(task="code", decode=DecodeConfig(max_length=given))
+        outputs = Outputs(tmp_path, config, model, data.text)
+        outputs.write("best", model.state_dict(), update=1, loss=None)
+        assert Translator.load(tmp_path / "best").options().max_length == most
 
 
 # -- What a tiny model reaches ----------------------------------------------------------------

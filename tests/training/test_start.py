@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from multibranch.data import PreparedData
 from multibranch.directory import load_model, save_model
 from multibranch.errors import UserError
-from multibranch.nn import MultiBranchTransformer
+from multibranch.nn import MultiBranchTransformer, branch_out, branch_similarity
 from multibranch.tasks.translation import two_stage
 from multibranch.training import first_model
 
@@ -103,6 +103,18 @@ def test_copies_that_could_never_part_are_warned_of(
         first_model(tiny.config(toy, tmp_path, attention_dropout=0.1, **still), text)
     weight = model.encoder[0].attention.qkv_weight
     assert not torch.equal(weight[:, 0], weight[:, 1])
+
+
+def test_copies_that_were_made_before_part_by_noise_too(
+    toy: Path, tmp_path: Path, tiny: SimpleNamespace, transformer: Path
+) -> None:
+    text, copies = PreparedData.open(toy).text, tmp_path / "copies"
+    save_model(copies, branch_out(load_model(transformer), branches=2, noise=0), text)
+    still: dict[str, Any] = {"branches": 2, "drop_branch": 0.0, "init_from": str(copies)}
+    with pytest.warns(UserWarning, match=r"stay equal for ever; set train\.init_noise"):
+        first_model(tiny.config(toy, tmp_path, **still), text)
+    model = first_model(tiny.config(toy, tmp_path, init_noise=0.1, **still), text)
+    assert max(branch_similarity(model).values()) < 0.999
 
 
 def test_a_resumed_run_does_not_need_the_model_it_began_with(

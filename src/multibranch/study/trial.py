@@ -37,7 +37,6 @@ from multibranch.training import Config, Trainer
 
 RECORD = "trial.json"
 HYPOTHESES = "test.txt.gz"
-CODE_LENGTH = 256  # tokens that generated code has at most, as in tasks.code
 
 Watch = Callable[[dict[str, Any]], None]
 
@@ -204,12 +203,13 @@ def _decode(
         precision="float16" if gpu else "float32",
         cuda_graphs=gpu,
     )
-    fixed: dict[str, Any] = {"max_length": CODE_LENGTH} if config.task == "code" else {}
 
     def translate(split: str, penalty: float) -> list[str]:
         store = data.split(split)
         sources = [store.source(index).tolist() for index in range(len(store))]
-        options = translator.options(beam=config.decode.beam, length_penalty=penalty, **fixed)
+        options = translator.options(
+            beam=config.decode.beam, length_penalty=penalty, max_length=config.longest_output
+        )
         found = translator.search(sources, options)
         ids = [hypotheses[0].ids if hypotheses else () for hypotheses in found]
         return data.text.decode(ids, side="target", tokenised=True)

@@ -28,10 +28,8 @@ from multibranch.nn import MultiBranchTransformer
 from multibranch.text import TextPipeline
 from multibranch.text.code import LANGUAGES
 from multibranch.training import Config
+from multibranch.training.config import CODE_LENGTH
 
-# Tokens that an output has at most, unless told: as many as a training pair (data.max_length). A
-# sentence says little about how long the code for it is.
-MAX_LENGTH = 256
 # Source tokens decoded together on a GPU: the logits of a large vocabulary are what fills memory.
 GPU_BATCH_TOKENS = 4096
 
@@ -47,7 +45,7 @@ class CodeGenerator:
     def __init__(self, translator: Translator, *, defaults: dict[str, Any] | None = None) -> None:
         self.translator = translator
         self.language = language_of(translator.text)
-        self._defaults: dict[str, Any] = {"max_length": MAX_LENGTH, **(defaults or {})}
+        self._defaults: dict[str, Any] = {"max_length": CODE_LENGTH, **(defaults or {})}
 
     @classmethod
     def load(cls, folder: str | Path, **how: Any) -> "CodeGenerator":
@@ -268,7 +266,7 @@ def validation_score(
             sources,
             beam=config.decode.beam,
             length_penalty=config.decode.length_penalty,
-            max_length=config.decode.max_length or MAX_LENGTH,
+            max_length=config.longest_output,
             batch_tokens=config.decode.batch_tokens,
         )
         values = [sentence_bleu(each[0].text, line) for each, line in zip(found, references)]

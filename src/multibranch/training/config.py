@@ -10,6 +10,8 @@ from typing import Any, Literal
 
 from multibranch.errors import UserError
 
+CODE_LENGTH = 256  # tokens that generated code has at most: its description does not say how long
+
 
 @dataclass
 class DataConfig:
@@ -116,6 +118,11 @@ class Config:
     model: ModelConfig = field(default_factory=ModelConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
     decode: DecodeConfig = field(default_factory=DecodeConfig)
+
+    @property
+    def longest_output(self) -> int | None:
+        """Tokens that an output has at most; None: what its source's length allows."""
+        return self.decode.max_length or (CODE_LENGTH if self.task == "code" else None)
 
     def check(self) -> "Config":
         """Refuse what cannot work, with the key to change; give back the configuration."""

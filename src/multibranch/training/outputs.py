@@ -42,7 +42,10 @@ class Outputs:
                 "init_from": self.config.train.init_from,
                 "seed": self.config.train.seed,
             },
-            "decoding": asdict(self.config.decode),
+            "decoding": {
+                **asdict(self.config.decode),
+                "max_length": self.config.longest_output,
+            },
         }
         save_model(self.folder / name, self.model, self.text, extra=extra, weights=weights)
 

@@ -8,7 +8,7 @@ import torch
 
 from multibranch.directory import load_model, load_text
 from multibranch.errors import UserError
-from multibranch.nn import MultiBranchTransformer, branch_out, can_part
+from multibranch.nn import MultiBranchTransformer, branch_out, branch_similarity, can_part
 from multibranch.text import TextPipeline
 from multibranch.training.config import Config
 
@@ -51,7 +51,7 @@ def start_from(
     _check_text(folder, text)
     _check_settings(folder, trained.settings, model.settings)
     branches, had = model.settings["branches"], trained.settings["branches"]
-    if branches != had:
+    if branches != had or noise:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # it speaks of the trained model's drop_branch
@@ -59,7 +59,8 @@ def start_from(
         except ValueError as error:
             raise UserError(f"train.init_from: {error}") from None
     model.load_state_dict(trained.state_dict())
-    if branches != had and not noise and not can_part(model):
+    copied = branches != had or max(branch_similarity(model).values(), default=0.0) > 1 - 1e-6
+    if copied and not noise and not can_part(model):
         warnings.warn(
             "model.drop_branch and model.attention_dropout are 0: the copied branches would "
             "receive equal updates and stay equal for ever; set train.init_noise above 0",
