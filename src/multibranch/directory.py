@@ -222,14 +222,14 @@ def replaced_folder(folder: Path) -> Iterator[Path]:
         yield new
         for path in new.iterdir():
             sync(path)
-        new.chmod(0o777 & ~_umask())
+        new.chmod(0o777 & ~umask())
         sync(new)
         _exchange(new, folder)
     finally:
         shutil.rmtree(new, ignore_errors=True)
 
 
-def _umask() -> int:
+def umask() -> int:
     """What the user keeps from others; the only way to read it is to set it."""
     mask = os.umask(0o077)
     os.umask(mask)

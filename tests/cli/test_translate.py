@@ -5,6 +5,7 @@ import io
 import json
 import os
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -199,6 +200,42 @@ def test_an_output_file_is_whole_or_what_it_was(run, folder, translator, tmp_pat
     assert run("translate", folder, "--output", output, given="\n".join(LINES)).status == 0
     assert output.read_text(encoding="utf-8").split("\n")[:-1] == translator.translate(LINES)
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_an_output_file_keeps_its_mode_and_a_new_one_has_the_usual(run, folder, tmp_path):
+    output = tmp_path / "out"
+    before = os.umask(0o027)
+    try:
+        assert run("translate", folder, "--output", output, given="rot\n").status == 0
+        assert stat.S_IMODE(output.stat().st_mode) == 0o640
+        output.chmod(0o606)
+        assert run("translate", folder, "--output", output, given="rot\n").status == 0
+        assert stat.S_IMODE(output.stat().st_mode) == 0o606
+    finally:
+        os.umask(before)
+
+
+def test_an_output_behind_a_link_is_replaced_and_the_link_stays(run, folder, translator, tmp_path):
+    (tmp_path / "kept").mkdir()
+    link, behind = tmp_path / "link", tmp_path / "kept" / "out"
+    link.symlink_to(behind)
+    for given in ("rot", "Der Mann läuft."):  # to a file that is not there yet, and to one that is
+        assert run("translate", folder, "--output", link, given=given).status == 0
+        assert link.readlink() == behind
+        assert behind.read_text(encoding="utf-8") == translator.translate([given])[0] + "\n"
+
+
+def test_an_output_that_is_no_file_is_written_to(run, folder, translator, tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reading = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        assert run("translate", folder, "--output", pipe, given="rot").status == 0
+        assert os.read(reading, 4096).decode() == translator.translate(["rot"])[0] + "\n"
+    finally:
+        os.close(reading)
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+    assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
 
 
 def test_interactive_answers_line_by_line(run, folder, translator):

@@ -68,24 +68,48 @@ def open_input(path: str | None) -> Iterator[tuple[BinaryIO, str]]:
 
 @contextmanager
 def open_output(path: str | None) -> Iterator[BinaryIO]:
-    """Standard output for None, or a file that is there whole when all went well, or not at all."""
+    """Standard output for None, or a file that is there whole when all went well, or not at all.
+
+    What is no file, such as a named pipe or /dev/null, is written to as it is. A link stays one.
+    """
     if path is None:
         try:
             yield sys.stdout.buffer
         finally:
             sys.stdout.buffer.flush()
         return
-    place = Path(path)
-    if place.is_dir():
+    if Path(path).is_dir():
         raise UserError(f"cannot write {path}: it is a folder")
+    with ExitStack() as stack:
+        try:
+            before = _status(path)
+            if before is None or stat.S_ISREG(before.st_mode):
+                mode = None if before is None else stat.S_IMODE(before.st_mode)
+                stream = stack.enter_context(_replacing(Path(path).resolve(), mode))
+            else:
+                stream = stack.enter_context(Path(path).open("wb"))
+        except OSError as error:
+            raise UserError(f"cannot write {path}: {error.strerror}") from None
+        yield stream
+
+
+def _status(path: str) -> os.stat_result | None:
     try:
-        handle, name = tempfile.mkstemp(prefix=f".{place.name}.", dir=place.parent)
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}") from None
+        return Path(path).stat()
+    except FileNotFoundError:
+        return None
+
+
+@contextmanager
+def _replacing(place: Path, mode: int | None) -> Iterator[BinaryIO]:
+    """A new file that takes its place in the end; the mode is the user's usual one for None."""
+    from multibranch.directory import umask
+
+    handle, name = tempfile.mkstemp(prefix=f".{place.name}.", dir=place.parent)
     try:
         with os.fdopen(handle, "wb") as stream:
             yield stream
-        Path(name).chmod(0o644)
+        Path(name).chmod(0o666 & ~umask() if mode is None else mode)
         Path(name).replace(place)
     except BaseException:
         Path(name).unlink(missing_ok=True)
