@@ -15,6 +15,7 @@ from multibranch.directory import load_model, load_text
 from multibranch.errors import UserError
 from multibranch.serve.engine import Engine
 from multibranch.serve.guard import CONTENT_POLICY
+from multibranch.serve.metrics import Counter
 
 LINES = ["Der Mann läuft.", "Ein Hund sieht die Frau, und das Haus?", "rot", "über grün ."]
 
@@ -482,6 +483,14 @@ def test_health_model_and_metrics(served):
         for name, value in re.findall(r"^(multibranch_batch_seconds_bucket\S+) (\d+)$", text, re.M)
     ]
     assert buckets == sorted(buckets)
+
+
+def test_counters_are_told_to_the_last_one():
+    counter = Counter("tokens_total", "Tokens.")
+    counter.add(12_345_678)
+    assert list(counter.lines())[-1] == "tokens_total 12345678"
+    counter.add()
+    assert list(counter.lines())[-1] == "tokens_total 12345679"
 
 
 def test_nothing_of_a_request_is_logged_beyond_sizes_and_times(start, until, capfd):

@@ -37,7 +37,7 @@ class Counter:
         with self._lock:
             values = dict(self._values) or {(): 0.0}
         for key, value in sorted(values.items()):
-            yield f"{self.name}{_labels(key)} {value:g}"
+            yield f"{self.name}{_labels(key)} {value:.15g}"
 
 
 class Histogram:
