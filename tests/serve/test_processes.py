@@ -218,11 +218,19 @@ def test_numbers_and_addresses_that_cannot_be_are_one_line(capsys, folder, optio
     assert said in refused(capsys, folder, "--port", 0, option, value)
 
 
-@pytest.mark.parametrize("token", ["two\nlines", "schlüssel", " "], ids=ascii)
+@pytest.mark.parametrize("token", ["two\nlines", "schlüssel"], ids=ascii)
 def test_a_token_that_no_client_could_send_is_refused(capsys, folder, monkeypatch, token):
     monkeypatch.setenv("MULTIBRANCH_TOKEN", token)
     said = refused(capsys, folder, "--port", 0)
     assert "must be one line of ASCII characters, and not empty" in said
+
+
+@pytest.mark.parametrize("token", ["", " \n"], ids=ascii)
+def test_an_empty_token_does_not_serve_everyone(capsys, folder, monkeypatch, token):
+    monkeypatch.setenv("MULTIBRANCH_TOKEN", token)
+    # Were it served, that would be refused too, but with another line.
+    said = refused(capsys, folder, "--port", 99999)
+    assert "MULTIBRANCH_TOKEN in the environment is empty: put the token there" in said
 
 
 def test_a_port_that_is_taken(capsys, folder):

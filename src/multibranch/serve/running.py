@@ -146,7 +146,12 @@ def read_token(path: str | None) -> str | None:
     """The bearer token of a file, else of the environment; None where neither has one."""
     if path is None:
         given = os.environ.get(TOKEN_VARIABLE)
-        return given.strip() if given else None
+        if given is not None and not given.strip():
+            raise UserError(
+                f"{TOKEN_VARIABLE} in the environment is empty: put the token there, or unset it "
+                "to serve without one"
+            )
+        return None if given is None else given.strip()
     try:
         content = Path(path).read_text(encoding="utf-8").strip()
         mode = Path(path).stat().st_mode
