@@ -379,6 +379,43 @@ def test_other_origins_may_not_read_answers_unless_named(served, start):
         assert "access-control-allow-origin" not in other.headers
 
 
+def test_pages_of_a_named_origin_can_read_every_answer(start):
+    origin = "https://example.org"
+    limits = {"body_bytes": 100, "body_seconds": 0.2}
+    one = start(origins=(origin,), token="t", limits=limits)
+    asked = {"Origin": origin, "Authorization": "Bearer t"}
+
+    def failing(key, items, stop):
+        raise RuntimeError
+
+    def late():
+        time.sleep(0.5)
+        yield b"{}"
+
+    rot = {"text": "rot"}
+    with one.client(headers=asked) as client:
+        answers = [
+            client.post("/translate", json=rot),
+            client.post("/translate/stream", json=rot),
+            client.head("/model"),
+            client.post("/translate", json=rot, headers={"Authorization": ""}),
+            client.post("/translate", content=late()),
+            client.post("/translate", json={"text": "rot " * 50}),
+            client.post("/translate", json={}),
+        ]
+        one.service.batcher._run = failing
+        answers.append(client.post("/translate", json=rot))
+        for method in ("GET", "HEAD", "POST"):
+            wanted = {"Access-Control-Request-Method": method}
+            wanted["Access-Control-Request-Headers"] = "authorization, content-type"
+            answers.append(client.options("/model", headers=wanted))
+    statuses = [answer.status_code for answer in answers]
+    assert statuses == [200, 200, 200, 401, 408, 413, 422, 500, 200, 200, 200]
+    for answer in answers:
+        assert answer.headers["access-control-allow-origin"] == origin, answer.status_code
+    assert all(answer.headers["x-content-type-options"] == "nosniff" for answer in answers[:8])
+
+
 def test_a_form_of_another_site_is_not_taken_for_json(served):
     with served.client() as client:
         answer = client.post(

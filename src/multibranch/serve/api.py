@@ -91,14 +91,14 @@ def make_app(service: Service) -> FastAPI:
     _add_api(app, service)
     _add_pages(app)
     _describe(app, service)
-    if service.options.origins:
+    app.add_middleware(Guard, options=service.options, metrics=service.metrics)
+    if service.options.origins:  # added last, it is outermost: pages may read the guard's refusals
         app.add_middleware(
             CORSMiddleware,
             allow_origins=list(service.options.origins),
-            allow_methods=["GET", "POST"],
+            allow_methods=["GET", "HEAD", "POST"],
             allow_headers=["Authorization", "Content-Type"],
         )
-    app.add_middleware(Guard, options=service.options, metrics=service.metrics)
     return app
 
 
