@@ -16,6 +16,7 @@ from multibranch.errors import UserError
 from multibranch.serve.engine import Engine
 from multibranch.serve.guard import CONTENT_POLICY
 from multibranch.serve.metrics import Counter
+from multibranch.serve.service import TooLong
 
 LINES = ["Der Mann läuft.", "Ein Hund sieht die Frau, und das Haus?", "rot", "über grün ."]
 
@@ -170,6 +171,24 @@ def test_a_sentence_too_long_is_cut_and_a_word_too_long_is_told(start):
     assert rot["text"]
     assert "part" not in rot
     assert (end["done"], end["lines"], end["failed"]) == (True, len(found), 1)
+
+
+def test_a_document_that_breaks_off_counts_the_lines_it_sent(start, monkeypatch):
+    one = start()
+    real = one.service.translate
+
+    async def translate(texts, key):
+        if texts == ["Das Haus."]:
+            raise TooLong("this took too long")
+        return await real(texts, key)
+
+    monkeypatch.setattr(one.service, "translate", translate)
+    with one.client() as client:
+        document = "Der Mann. Die Frau. Das Haus. Der Hund."
+        *found, end = lines_of(client.post("/translate/stream", json={"text": document}))
+    assert [line["source"] for line in found] == ["Der Mann.", "Die Frau."]
+    assert (end["done"], end["lines"], end["failed"]) == (False, 2, 0)
+    assert end["error"] == "this took too long"
 
 
 def test_no_document_is_no_sentence(served):

@@ -47,7 +47,6 @@ class Document:
             await self._start_more(AHEAD)
             while self._running:
                 said, task = self._running[0]
-                count += 1
                 try:
                     said |= self._shape(await task)
                 except UserError as wrong:
@@ -55,6 +54,7 @@ class Document:
                     failed += 1
                 self._running.popleft()
                 yield _line(said)
+                count += 1
                 await self._start_more(AHEAD)
         except TooLong as late:
             error = str(late)
