@@ -3,6 +3,7 @@
 import json
 import re
 import socket
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -13,7 +14,7 @@ from multibranch.decoding import Translator
 from multibranch.decoding.attention import inspect
 from multibranch.directory import load_model, load_text
 from multibranch.errors import UserError
-from multibranch.serve.engine import Engine
+from multibranch.serve.engine import Engine, Examination
 from multibranch.serve.guard import CONTENT_POLICY
 from multibranch.serve.metrics import Counter
 from multibranch.serve.service import TooLong
@@ -118,6 +119,27 @@ def test_attention_of_some_branches_and_of_a_given_target(served, translator, fo
 
 
 # -- Documents --------------------------------------------------------------------------------
+
+
+def test_a_look_at_attention_that_nobody_waits_for_is_broken_off(engine, monkeypatch):
+    stop, broken_off = threading.Event(), []
+    search = engine.translator.search
+
+    def searching(*given, **settings):
+        stop.set()
+        try:
+            return search(*given, **settings)
+        except InterruptedError:
+            broken_off.append("search")
+            raise
+
+    monkeypatch.setattr(engine.translator, "search", searching)
+    with pytest.raises(InterruptedError):
+        engine.run(Examination(engine.options()), ["Der Mann läuft."], stop)
+    assert broken_off == ["search"]
+    # Where there is nothing to search for, the attention is not recorded.
+    with pytest.raises(InterruptedError):
+        engine.run(Examination(engine.options(), target="rot"), ["Der Mann läuft."], stop)
 
 
 def lines_of(answer: httpx.Response) -> list[dict]:

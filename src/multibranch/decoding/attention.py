@@ -1,5 +1,6 @@
 """What every branch of a model looks at, for one sentence and its translation."""
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -87,21 +88,25 @@ def inspect(
     *,
     target: str | None = None,
     translator: Translator | None = None,
+    stop: threading.Event | None = None,
     **options: Any,
 ) -> Inspection:
     """Translate a sentence, or take `target` for its translation, and record the attention.
 
-    `translator`, made from the same model, saves making one.
+    `translator`, made from the same model, saves making one. Once `stop` is set, it breaks off with
+    InterruptedError, before the attention is recorded.
     """
     if not sentence.strip():
         raise UserError("the sentence is empty: there is nothing to look at")
     if target is None:
         translator = translator or Translator([model], text)
-        [hypotheses] = translator.generate([sentence], **options)
+        [hypotheses] = translator.generate([sentence], stop=stop, **options)
         ids = list(hypotheses[0].ids) if hypotheses else []
         written = hypotheses[0].text if hypotheses else ""
     else:
         ids, written = text.encode([target], side="target")[0][:-1], target
+    if stop is not None and stop.is_set():
+        raise InterruptedError("the inspection was broken off")
     [source] = text.encode([sentence], side="source")
     device = next(model.parameters()).device
     was_training = model.training

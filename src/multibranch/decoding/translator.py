@@ -149,6 +149,7 @@ class Translator:
         tokenised_output: bool | None = None,
         batch_tokens: int | None = None,
         progress: Callable[[int], None] | None = None,
+        stop: threading.Event | None = None,
         **options: Any,
     ) -> list[list[Hypothesis]]:
         """The hypotheses for every line: best first and without two of the same text, or samples.
@@ -159,6 +160,7 @@ class Translator:
             tokenised_output: leave the output so too; as `tokenised` unless given.
             batch_tokens: source tokens decoded together, padding counted.
             progress: called with the number of lines that each batch finished.
+            stop: once it is set, the search may break off with InterruptedError.
             options: fields of SearchOptions.
         """
         asked = self.options(**options)
@@ -177,7 +179,12 @@ class Translator:
         if progress is not None and len(filled) < len(lines):
             progress(len(lines) - len(filled))
         found = self.search(
-            sources, asked, prefixes=begun, batch_tokens=batch_tokens, progress=progress
+            sources,
+            asked,
+            prefixes=begun,
+            batch_tokens=batch_tokens,
+            progress=progress,
+            stop=stop,
         )
         plain = tokenised if tokenised_output is None else tokenised_output
         written = self.write(found, tokenised=plain, distinct=not asked.sample)

@@ -163,7 +163,7 @@ class Engine:
         """Translate encoded texts, or look at the attention for texts; one result each."""
         if isinstance(key, Translation):
             return self._translate(key, items, stop)
-        return [self._examine(key, item) for item in items]
+        return [self._examine(key, item, stop) for item in items]
 
     def _translate(
         self, key: Translation, sources: list[list[int]], stop: threading.Event
@@ -211,7 +211,7 @@ class Engine:
         share = -(-len(sources) // self.cores) * longest
         return max(longest, min(most, max(share, _SMALL_LOT)))
 
-    def _examine(self, key: Examination, text: str) -> Inspection:
+    def _examine(self, key: Examination, text: str, stop: threading.Event) -> Inspection:
         if self.model is None:
             raise UserError("an exported model does not show its attention")
         ready = self._with(key.branches)
@@ -222,6 +222,7 @@ class Engine:
             text,
             target=key.target,
             translator=ready.translator,
+            stop=stop,
             **_changes(key.options, ready.translator),
         )
         return self._pool.submit(look).result()
