@@ -11,11 +11,16 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx
 import pytest
+import torch
 
 from multibranch.cli import main
+from multibranch.serve import running
+from multibranch.serve.engine import Engine
+from multibranch.serve.options import ServeOptions
 from multibranch.serve.running import read_token
 
 
@@ -231,6 +236,26 @@ def test_an_empty_token_does_not_serve_everyone(capsys, folder, monkeypatch, tok
     # Were it served, that would be refused too, but with another line.
     said = refused(capsys, folder, "--port", 99999)
     assert "MULTIBRANCH_TOKEN in the environment is empty: put the token there" in said
+
+
+@pytest.mark.parametrize(
+    ("device", "words", "tokens"),
+    [
+        ("cpu", [], 1024),
+        ("cuda", [], 8192),
+        ("cpu", ["--batch-tokens", "300"], 300),
+        ("cuda", ["--batch-tokens", "300"], 300),
+    ],
+)
+def test_a_batch_is_larger_on_a_gpu_unless_it_is_given(
+    monkeypatch, folder, engine, device, words, tokens
+):
+    given: list[ServeOptions] = []
+    monkeypatch.setattr(running, "serve", lambda *_, options, **__: given.append(options))
+    assert main(["serve", str(folder), *words]) == 0
+    there = SimpleNamespace(device=torch.device(device), precision="float32", text=engine.text)
+    made = Engine("torch", there, batch_tokens=given[0].batch_tokens)
+    assert made.batch_cost == tokens * (torch.get_num_threads() if device == "cpu" else 1)
 
 
 def test_a_port_that_is_taken(capsys, folder):

@@ -50,7 +50,8 @@ class ServeOptions:
     token: what clients must show as a bearer token; None asks for none.
     origins: web origins that may call the service from their pages; none unless named.
     batch_milliseconds: how long a text waits for others to be translated with.
-    batch_tokens: source tokens translated together for every processor core, padding counted.
+    batch_tokens: source tokens translated together, padding counted, for every processor core or on
+        the GPU; None is 1024 a core and 8192 on a GPU.
     branch_choices: choices of branches whose models are kept ready.
     grace_seconds: how long SIGTERM lets requests in flight take.
     log: write a line for every request: what was asked, sizes and times, never its content.
@@ -60,7 +61,7 @@ class ServeOptions:
     token: str | None = None
     origins: tuple[str, ...] = ()
     batch_milliseconds: float = 5.0
-    batch_tokens: int = 1024
+    batch_tokens: int | None = None
     branch_choices: int = 8
     grace_seconds: float = 30.0
     log: bool = True
@@ -77,7 +78,7 @@ class ServeOptions:
         }
         for name, fewest in least.items():
             value, option = getattr(self, name), name.replace("_", "-")
-            if not fewest <= value < math.inf:
+            if value is not None and not fewest <= value < math.inf:
                 raise UserError(f"--{option} must be a number of at least {fewest}, not {value}")
         for origin in self.origins:
             if origin != "*" and not origin.startswith(("http://", "https://")):
