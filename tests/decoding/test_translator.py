@@ -67,10 +67,15 @@ def test_n_best_is_a_list_of_different_texts_best_first(translator):
     assert [hypotheses[0].text for hypotheses in found] == translator.translate(LINES)
 
 
-@pytest.mark.parametrize("blank", ["", " ", "\t  ", "\u3000"])
+@pytest.mark.parametrize("blank", ["", " ", "\t  ", "\u3000", "\x01", " \x00\x7f "], ids=ascii)
 def test_a_blank_line_stays_blank(translator, blank):
     assert translator.translate([LINES[0], blank, LINES[1]])[1] == ""
     assert translator.generate([blank]) == [[Hypothesis((), 0.0, 0.0)]]
+
+
+@pytest.mark.parametrize("blank", ["", " ", "\u3000"], ids=ascii)
+def test_a_blank_line_of_words_stays_blank(translator, blank):
+    assert translator.generate([blank], tokenised=True) == [[Hypothesis((), 0.0, 0.0)]]
 
 
 def test_long_and_unknown_lines_come_back(translator):

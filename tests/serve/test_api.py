@@ -268,8 +268,9 @@ def test_inspecting_has_limits_of_its_own(small):
         assert (answer.status_code, "20 are the most" in answer.text) == (422, True)
         answer = client.post("/inspect", json={"text": "rot", "target": "rot " * 41})
         assert (answer.status_code, "40 are the most" in answer.text) == (422, True)
-        answer = client.post("/inspect", json={"text": " "})
-        assert (answer.status_code, "blank" in answer.text) == (422, True)
+        for blank in (" ", "\x01"):
+            answer = client.post("/inspect", json={"text": blank})
+            assert (answer.status_code, "blank" in answer.text) == (422, True)
 
 
 def test_a_body_that_says_it_is_too_large_is_not_read(small):

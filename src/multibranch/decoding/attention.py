@@ -96,7 +96,8 @@ def inspect(
     `translator`, made from the same model, saves making one. Once `stop` is set, it breaks off with
     InterruptedError, before the attention is recorded.
     """
-    if not sentence.strip():
+    [source] = text.encode([sentence], side="source")
+    if len(source) == 1:  # only its end: it is blank, or of control characters alone
         raise UserError("the sentence is empty: there is nothing to look at")
     if target is None:
         translator = translator or Translator([model], text)
@@ -107,7 +108,6 @@ def inspect(
         ids, written = text.encode([target], side="target")[0][:-1], target
     if stop is not None and stop.is_set():
         raise InterruptedError("the inspection was broken off")
-    [source] = text.encode([sentence], side="source")
     device = next(model.parameters()).device
     was_training = model.training
     model.eval()

@@ -133,7 +133,8 @@ class Translator:
     ) -> list[str] | list[list[Hypothesis]]:
         """The best translation of every line, or with n_best > 1 the best few of each.
 
-        A blank line stays blank. `settings` are those of `generate`.
+        A blank line stays blank, and one of control characters alone becomes so. `settings` are
+        those of `generate`.
         """
         found = self.generate(lines, n_best=n_best, **settings)
         if n_best > 1:
@@ -164,10 +165,11 @@ class Translator:
             options: fields of SearchOptions.
         """
         asked = self.options(**options)
-        filled = [place for place, line in enumerate(lines) if line.strip()]
-        sources = self.text.encode(
-            [lines[place] for place in filled], side="source", tokenised=tokenised
-        )
+        shown = [line if line.strip() else "" for line in lines]
+        encoded = self.text.encode(shown, side="source", tokenised=tokenised)
+        # Of control characters alone only the end is left: such a line is blank too.
+        filled = [place for place, source in enumerate(encoded) if len(source) > 1]
+        sources = [encoded[place] for place in filled]
         begun: list[list[int]] | None = None
         if prefixes is not None:
             if len(prefixes) != len(lines):

@@ -107,12 +107,12 @@ class Service:
         self._check_characters(text, 1, 1)
         if key.target is not None:
             self._check_characters(key.target, 1, 1)
-        if not text.strip():
-            raise UserError("the text is blank: there is nothing to look at")
         self.batcher.admit(1)
         try:
             async with self._in_time():
                 [source] = await self.encode([text])
+                if len(source) == 1:  # only its end
+                    raise UserError("the text is blank: there is nothing to look at")
                 self._check_tokens(source, self.limits.inspect_tokens, 1, 1)
                 if key.target is not None:
                     [target] = await self.encode([key.target], side="target")
