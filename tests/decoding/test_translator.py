@@ -3,11 +3,13 @@
 import importlib.util
 import json
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
-from multibranch.decoding import Hypothesis, Translator
+from multibranch.decoding import Hypothesis, SearchOptions, Translator
+from multibranch.decoding.options import read_options
 from multibranch.directory import load_model, load_text
 from multibranch.errors import UserError
 from multibranch.nn import prune
@@ -142,6 +144,42 @@ def test_a_directory_whose_options_are_none_is_refused(folder, tmp_path, said):
     (other / "config.json").write_text(json.dumps({**config, "decoding": said}))
     with pytest.raises(UserError, match="is no set of search options"):
         Translator.load(other, device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("said", "wanted"),
+    [
+        ({"beam": 2.5}, "beam must be a whole number, not 2.5"),
+        ({"beam": True}, "beam must be a whole number, not True"),
+        ({"beam": "five"}, "beam must be a whole number, not 'five'"),
+        ({"never": 3}, "never must be a list of whole numbers, not 3"),
+        ({"never": ["a"]}, "never must be a list of whole numbers, not ['a']"),
+        ({"max_length": 7.5}, "max_length must be a whole number or null, not 7.5"),
+        ({"no_repeat_ngram": 1.5}, "no_repeat_ngram must be a whole number, not 1.5"),
+        ({"length_penalty": None}, "length_penalty must be a number, not None"),
+        ({"sample": 1}, "sample must be true or false, not 1"),
+    ],
+    ids=str,
+)
+def test_options_of_another_type_name_the_file_and_the_key(said, wanted):
+    with pytest.raises(UserError) as refused:
+        read_options(said, Path("runs/mat/config.json"))
+    message = f'"decoding" in runs/mat/config.json is no set of search options: {wanted}'
+    assert str(refused.value) == message
+
+
+def test_options_are_read_as_they_were_written():
+    said = {
+        "beam": 4,
+        "length_penalty": 1,
+        "max_ratio": 1.5,
+        "max_length": None,
+        "never": [5, 7],
+        "sample": False,
+    }
+    assert read_options({**said, "batch_tokens": None}, Path("config.json")) == said
+    assert read_options(asdict(SearchOptions()), Path("config.json")) == asdict(SearchOptions())
+    assert read_options(None, Path("config.json")) == {}
 
 
 def test_an_ensemble_of_one_directory_twice_is_the_directory(folder, translator):

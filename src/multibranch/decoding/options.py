@@ -1,9 +1,9 @@
 """What a search is asked for, and what it finds."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from multibranch.errors import UserError
 from multibranch.text.special import BOS, EOS, PAD, UNK
@@ -127,10 +127,31 @@ def read_options(said: Any, path: Path) -> dict[str, Any]:
     """The search options that the file at `path` says under "decoding", by name, checked."""
     try:
         options = known_options(said or {})
+        hints = get_type_hints(SearchOptions)
+        for name, value in options.items():
+            wanted, fits = _TYPES[hints[name]]
+            _require(fits(value), name, repr(value), wanted)
         SearchOptions(**options)
     except (TypeError, AttributeError, UserError) as error:
         raise UserError(f'"decoding" in {path} is no set of search options: {error}') from None
     return options
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+# By the type of an option, what a file must say for it, and whether a value is that.
+_TYPES: dict[Any, tuple[str, Callable[[Any], bool]]] = {
+    bool: ("true or false", lambda value: isinstance(value, bool)),
+    int: ("a whole number", _is_whole),
+    int | None: ("a whole number or null", lambda value: value is None or _is_whole(value)),
+    float: ("a number", lambda value: isinstance(value, float) or _is_whole(value)),
+    tuple[int, ...]: (
+        "a list of whole numbers",
+        lambda value: isinstance(value, list | tuple) and all(map(_is_whole, value)),
+    ),
+}
 
 
 def _require(holds: bool, name: str, value: object, wanted: str) -> None:
