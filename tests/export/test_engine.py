@@ -95,6 +95,30 @@ def test_a_sentence_has_its_own_maximum_length_in_a_batch(engine, ours, same):
     same(engine.generate(lines[:1], **how), ours.generate(lines[:1], **how))
 
 
+def test_what_is_searched_again_keeps_to_the_batches(engine, ours, sentences, monkeypatch):
+    sizes: list[int] = []
+    steps: list[int] = []
+
+    class Watched:
+        def __getattr__(self, name: str):
+            return getattr(real, name)
+
+        def translate_batch(self, sources, *given, **settings):
+            sizes.append(len(sources) * (max(map(len, sources)) + 1))
+            steps.append(settings["max_decoding_length"])
+            return real.translate_batch(sources, *given, **settings)
+
+    real = engine.engine
+    monkeypatch.setattr(engine, "engine", Watched())
+    how = {"beam": 4, "max_length": 3, "tokenised": True, "batch_tokens": 30}
+    done: list[int] = []
+    found = engine.generate(sentences, progress=done.append, **how)
+    assert steps.count(3) > 1  # the second search, which stops where the first would end
+    assert max(sizes) <= 30
+    assert sum(done) == len(sentences)
+    assert [one.ids for [one] in found] == [one.ids for [one] in ours.generate(sentences, **how)]
+
+
 def test_prefixes_are_kept_and_scored(engine, ours, sentences, same):
     prefixes = ["", "der Hund", "kalt", *[""] * (len(sentences) - 3)]
     how = {"beam": 4, "prefixes": prefixes, "tokenised": True}

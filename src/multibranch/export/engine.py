@@ -178,7 +178,10 @@ class CTranslate2Engine(Translator):
         forbid |= self._knows_unknown and not options.allow_unknown
         found: list[list[Hypothesis]] = [[] for _ in sentences]
         again: dict[int, list[int]] = {}  # by limit, the sentences to search again
-        for members, results in self._batched(sentences, options, forbid, batch_tokens):
+        # One step more than the longest has tokens: its end.
+        for members, results in self._batched(
+            sentences, options, batch_tokens, forbid=forbid, more=1
+        ):
             fine = [not self._in_doubt(sentences[m], r, options) for m, r in zip(members, results)]
             for m in (m for m, ok in zip(members, fine) if not ok):
                 again.setdefault(sentences[m].limit, []).append(m)
@@ -186,12 +189,13 @@ class CTranslate2Engine(Translator):
             self._note(found, kept, sentences, options, score_anew=forbid)
             if progress is not None and kept:
                 progress(len(kept))
-        for members in again.values():
-            lot = [sentences[m] for m in members]
-            results = self._submit(lot, options, forbid=True, limit=lot[0].limit)()
-            self._note(found, list(zip(members, results)), sentences, options, score_anew=True)
-            if progress is not None:
-                progress(len(members))
+        for alike in again.values():
+            lot = [sentences[m] for m in alike]
+            for places, results in self._batched(lot, options, batch_tokens, forbid=True, more=0):
+                searched = [(alike[place], result) for place, result in zip(places, results)]
+                self._note(found, searched, sentences, options, score_anew=True)
+                if progress is not None:
+                    progress(len(searched))
         return found
 
     # -- What CTranslate2 is asked ----------------------------------------------------------
@@ -215,17 +219,21 @@ class CTranslate2Engine(Translator):
         self,
         sentences: Sequence[_Sentence],
         options: SearchOptions,
-        forbid: bool,
         batch_tokens: int | None,
+        *,
+        forbid: bool,
+        more: int,
     ) -> Iterator[tuple[list[int], list[list[_Found]]]]:
-        """Search in batches of similar length, some at a time so that every worker has one."""
+        """Search in batches of similar length, some at a time so that every worker has one.
+
+        A batch may take `more` steps than the largest of its sentences' limits.
+        """
         tokens = batch_tokens or max(64, BATCH_TOKENS * 5 // max(5, options.beam))
         lengths = [len(sentence.source) + 1 for sentence in sentences]
         begun: deque[tuple[list[int], Callable[[], list[list[_Found]]]]] = deque()
         for members in batches(lengths, tokens):
             lot = [sentences[member] for member in members]
-            # One step more than the longest has tokens: its end.
-            limit = max(sentence.limit for sentence in lot) + 1
+            limit = max(sentence.limit for sentence in lot) + more
             begun.append((members, self._submit(lot, options, forbid=forbid, limit=limit)))
             if len(begun) > 2 * self.engine.num_translators:
                 first, wait = begun.popleft()
