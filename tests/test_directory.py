@@ -14,13 +14,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from multibranch import directory
 from multibranch.directory import (
-    clean_up,
     load_model,
     load_text,
     read_config,
-    replaced_folder,
     save_model,
 )
 from multibranch.errors import UserError
@@ -321,75 +318,6 @@ def test_another_model_s_tokenizer_is_refused(folder: Path) -> None:
     pipeline(words=60).save(folder)
     with pytest.raises(UserError, match="has 64 source tokens, the model 24: it is another"):
         load_text(folder)
-
-
-# -- Complete or absent ------------------------------------------------------------------------
-
-
-def test_a_folder_is_replaced_as_a_whole(tmp_path: Path) -> None:
-    place = tmp_path / "place"
-    for content in ("one", "two"):
-        with replaced_folder(place) as new:
-            (new / f"{content}.txt").write_text(content)
-    assert [path.name for path in place.iterdir()] == ["two.txt"]
-    assert [path.name for path in tmp_path.iterdir()] == ["place"]
-
-
-def fail_halfway(place: Path) -> None:
-    with replaced_folder(place) as new:
-        (new / "b").write_text("b")
-        raise ZeroDivisionError
-
-
-def test_a_failure_leaves_the_folder_as_it_was(tmp_path: Path) -> None:
-    place = tmp_path / "place"
-    with replaced_folder(place) as new:
-        (new / "a").write_text("a")
-    with pytest.raises(ZeroDivisionError):
-        fail_halfway(place)
-    assert [path.name for path in place.iterdir()] == ["a"]
-    assert [path.name for path in tmp_path.iterdir()] == ["place"]
-
-
-def test_there_is_always_one_of_them(tmp_path: Path) -> None:
-    place = tmp_path / "place"
-    with replaced_folder(place) as new:
-        (new / "a").write_text("0")
-    stop, missing = threading.Event(), []
-
-    def watch() -> None:
-        while not stop.is_set():
-            try:
-                assert (place / "a").read_text().isdigit()
-            except OSError:
-                missing.append(1)
-
-    thread = threading.Thread(target=watch)
-    thread.start()
-    for number in range(100):
-        with replaced_folder(place) as new:
-            (new / "a").write_text(str(number))
-    stop.set()
-    thread.join()
-    assert missing == []
-
-
-def test_systems_that_cannot_swap_still_replace(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(directory, "_swap", lambda one, other: False)
-    test_a_folder_is_replaced_as_a_whole(tmp_path)
-
-
-def test_what_a_kill_left_is_put_right(tmp_path: Path) -> None:
-    (tmp_path / ".new.best.x1").mkdir()
-    (tmp_path / ".old.best").mkdir()
-    (tmp_path / ".old.best" / "config.json").write_text("{}")
-    (tmp_path / ".old.last").mkdir()
-    (tmp_path / "last").mkdir()
-    clean_up(tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["best", "last"]
-    assert (tmp_path / "best" / "config.json").is_file()
 
 
 def test_a_copy_elsewhere_works(folder: Path, tmp_path: Path) -> None:

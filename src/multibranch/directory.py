@@ -8,15 +8,11 @@ It is data only. Nothing is unpickled, no path leads out of the folder, and a fi
 or of another kind is refused with a message that names it.
 """
 
-import ctypes
 import inspect
 import json
 import os
 import re
-import shutil
-import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +21,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from multibranch import __version__
+from multibranch.disk import replaced_folder
 from multibranch.errors import UserError
 from multibranch.nn import MultiBranchTransformer
 from multibranch.text import BOS, EOS, PAD, UNK, TextPipeline
@@ -203,82 +200,6 @@ def read_json(path: Path) -> dict[str, Any]:
 def write_json(path: Path, value: Any) -> None:
     """Write JSON for people as for programs: indented, keys in their given order."""
     path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-
-
-# -- Complete or absent ---------------------------------------------------------------------------
-
-_NEW, _OLD = ".new.", ".old."  # how the names of folders begin while one takes another's place
-
-
-@contextmanager
-def replaced_folder(folder: Path) -> Iterator[Path]:
-    """A new folder beside `folder` that takes its place, synced, when all went well.
-
-    Whatever happens, `folder` is either what it was or complete.
-    """
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    new = Path(tempfile.mkdtemp(prefix=f"{_NEW}{folder.name}.", dir=folder.parent))
-    try:
-        yield new
-        for path in new.iterdir():
-            sync(path)
-        new.chmod(0o777 & ~umask())
-        sync(new)
-        _exchange(new, folder)
-    finally:
-        shutil.rmtree(new, ignore_errors=True)
-
-
-def umask() -> int:
-    """What the user keeps from others; the only way to read it is to set it."""
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask
-
-
-def clean_up(folder: Path) -> None:
-    """Remove from `folder` what `replaced_folder` left there when it was killed."""
-    for path in sorted(folder.glob(f"{_OLD}*")):
-        name = path.name.removeprefix(_OLD)
-        if (folder / name).exists():
-            shutil.rmtree(path, ignore_errors=True)
-        else:  # killed between the two moves: what stood there comes back
-            path.rename(folder / name)
-    for path in folder.glob(f"{_NEW}*"):
-        shutil.rmtree(path, ignore_errors=True)
-
-
-def _exchange(new: Path, folder: Path) -> None:
-    """Put `new` where `folder` is, and what was there, if anything, where `new` was."""
-    if not folder.exists():
-        new.rename(folder)
-    elif not _swap(new, folder):
-        old = folder.with_name(f"{_OLD}{folder.name}")
-        shutil.rmtree(old, ignore_errors=True)
-        folder.rename(old)
-        new.rename(folder)
-        shutil.rmtree(old, ignore_errors=True)
-    sync(folder.parent)
-
-
-def _swap(one: Path, other: Path) -> bool:
-    """Exchange two names in one step, where the system can: Linux, on most file systems."""
-    at_current_folder, exchange = -100, 2
-    try:
-        renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
-    except (OSError, AttributeError):
-        return False
-    names = os.fsencode(one), os.fsencode(other)
-    return renameat2(at_current_folder, names[0], at_current_folder, names[1], exchange) == 0
-
-
-def sync(path: Path) -> None:
-    """Wait until a file or folder is on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _setting_names() -> list[str]:

@@ -1,6 +1,8 @@
 """Preparing: whole or not at all, not done twice, and every bad input named in one line."""
 
 import bz2
+import contextlib
+import errno
 import gzip
 import json
 import lzma
@@ -20,7 +22,9 @@ import numpy as np
 import pytest
 import zstandard
 
+from multibranch import disk
 from multibranch.cli import main
+from multibranch.data.output import MANIFEST, Workshop
 from multibranch.data.own_files import requested
 from multibranch.data.prepare import prepare
 from multibranch.data.recipes import parallel
@@ -482,6 +486,64 @@ def test_what_a_killed_run_left_is_no_folder_and_goes_with_the_next_run(
         PreparedData.open(tmp_path / ".out.partial-999999999")
     assert call(words, tmp_path / "out", capsys)[0] == 0
     assert left(tmp_path) == ["out"]
+
+
+@pytest.mark.parametrize("swaps", [True, False])
+@pytest.mark.parametrize("step", [1, 2, 3])
+def test_a_folder_outlives_whichever_step_of_replacing_it_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, swaps: bool, step: int
+) -> None:
+    output, taken = tmp_path / "out", 0
+    with Workshop(output) as folder:
+        (folder / MANIFEST).write_text("old")
+    if not swaps:
+        monkeypatch.setattr(disk, "_swap", lambda one, other: False)
+
+    def failing(real: Callable[..., Any]) -> Callable[..., Any]:
+        def act(*args: Any, **options: Any) -> Any:
+            nonlocal taken
+            taken += 1
+            if taken == step:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return real(*args, **options)
+
+        return act
+
+    with contextlib.suppress(UserError), Workshop(output, overwrite=True) as folder:
+        (folder / MANIFEST).write_text("new")
+        for name in ("mkdir", "rename", "replace"):
+            monkeypatch.setattr(Path, name, failing(getattr(Path, name)))
+    assert (output / MANIFEST).read_text() == ("old" if step <= taken else "new")
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_what_a_killed_run_had_taken_away_comes_back(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = corpus(tmp_path)
+    assert call(words, tmp_path / "out", capsys)[0] == 0
+    for more in ([], ["--overwrite"]):
+        (tmp_path / "out").rename(tmp_path / ".old.out")
+        assert call([*words, *more], tmp_path / "out", capsys)[0] == 0
+        assert left(tmp_path) == ["out"]
+
+
+def test_what_a_link_leads_to_is_replaced(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = corpus(tmp_path)
+    (tmp_path / "out").symlink_to("elsewhere")
+    for more in ([], ["--overwrite"]):
+        assert call([*words, *more], tmp_path / "out", capsys)[0] == 0
+        assert left(tmp_path) == ["elsewhere", "out"]
+        assert (tmp_path / "out").is_symlink()
+
+
+def test_a_file_is_not_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path, "out", ["mine"])
+    status, _, error = call([*corpus(tmp_path), "--overwrite"], tmp_path / "out", capsys)
+    assert status == 2 and "something other than a prepared corpus" in error
+    assert (tmp_path / "out").read_text() == "mine\n"
 
 
 def test_a_full_disk_is_said_in_one_line_and_nothing_is_left(tmp_path: Path) -> None:

@@ -103,7 +103,7 @@ def _status(path: str) -> os.stat_result | None:
 @contextmanager
 def _replacing(place: Path, mode: int | None) -> Iterator[BinaryIO]:
     """A new file that takes its place in the end; the mode is the user's usual one for None."""
-    from multibranch.directory import umask
+    from multibranch.disk import umask
 
     handle, name = tempfile.mkstemp(prefix=f".{place.name}.", dir=place.parent)
     try:

@@ -1,8 +1,8 @@
 """The folder that a preparation leaves: whole, or not there at all.
 
-Work is done in ``.NAME.partial-PID`` beside the output and moved to its name in one step at the
-end. The manifest in it says what it was made from and how, so that the same request finds the work
-done, and another one is told what differs.
+Work is done in ``.NAME.partial-PID`` beside the output, which takes the output's name, and the
+place of what it replaces, in one step at the end. The manifest in it says what it was made from and
+how, so that the same request finds the work done, and another one is told what differs.
 """
 
 import errno
@@ -16,6 +16,7 @@ from typing import Any
 
 from multibranch import __version__
 from multibranch.data.files import Source, sha256
+from multibranch.disk import exchange, recover, sync
 from multibranch.errors import UserError
 
 MANIFEST = "manifest.json"
@@ -27,12 +28,12 @@ class Workshop:
     """A context in which a folder is filled; leaving it by an exception leaves nothing behind."""
 
     def __init__(self, output: Path, *, overwrite: bool = False) -> None:
-        self.output = output.absolute()
+        self.output = output.resolve()  # through links: a folder cannot take a link's place
         self.folder = self.output.with_name(f".{self.output.name}.partial-{os.getpid()}")
         self._overwrite = overwrite
 
     def __enter__(self) -> Path:
-        if self.output.is_dir() and not _prepared(self.output):
+        if self.output.exists() and not _prepared(self.output):
             raise UserError(
                 f"{self.output} holds something other than a prepared corpus; choose another "
                 "--output."
@@ -65,25 +66,16 @@ class Workshop:
             raise self._sentence(error) from error
 
     def _publish(self) -> None:
-        for path in self.folder.rglob("*"):
-            if path.is_file():
-                with path.open("rb") as file:
-                    os.fsync(file.fileno())
-        if self._overwrite and self.output.exists():
-            old = self.folder / "replaced"
-            self.output.replace(old)
-            # What is inside moves out first: the old folder dies with the workshop.
-            fresh = self.folder.with_name(self.folder.name + "-fresh")
-            fresh.mkdir()
-            for path in list(self.folder.iterdir()):
-                if path != old:
-                    path.replace(fresh / path.name)
-            fresh.replace(self.output)
+        for path in (*self.folder.rglob("*"), self.folder):
+            sync(path)
+        if self._overwrite:
+            exchange(self.folder, self.output)
         else:
             self.folder.replace(self.output)
 
     def _sweep(self) -> None:
-        """Remove what runs that were killed have left."""
+        """Remove what runs that were killed have left; what they had taken away comes back."""
+        recover(self.output)
         for path in self.output.parent.glob(f".{self.output.name}.partial-*"):
             pid = path.name.rpartition("-")[2]
             if not pid.isdecimal() or not _alive(int(pid)) or int(pid) == os.getpid():
@@ -164,7 +156,7 @@ def write_manifest(
 
 def _prepared(folder: Path) -> bool:
     """Whether a folder is one that preparing may replace."""
-    return (folder / MANIFEST).is_file() or not any(folder.iterdir())
+    return folder.is_dir() and ((folder / MANIFEST).is_file() or not any(folder.iterdir()))
 
 
 def finished(output: Path, request: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -172,6 +164,7 @@ def finished(output: Path, request: Mapping[str, Any]) -> dict[str, Any] | None:
 
     A folder that holds something else is a UserError that says what differs.
     """
+    recover(output.resolve())
     if not output.exists():
         return None
     path = output / MANIFEST

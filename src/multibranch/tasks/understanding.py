@@ -18,7 +18,8 @@ from typing import Any
 import torch
 
 from multibranch import configuration
-from multibranch.directory import read_json, replaced_folder
+from multibranch.directory import read_json
+from multibranch.disk import replaced_folder
 from multibranch.errors import UserError, counted
 from multibranch.metrics import Score
 from multibranch.tasks.understanding_config import SCORES, UnderstandingConfig

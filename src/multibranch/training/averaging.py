@@ -11,7 +11,8 @@ from pathlib import Path
 
 from torch import Tensor
 
-from multibranch.directory import load_weights, save_weights, sync
+from multibranch.directory import load_weights, save_weights
+from multibranch.disk import sync
 from multibranch.errors import UserError
 from multibranch.training.disk import checksum
 

@@ -17,14 +17,8 @@ from typing import Any
 
 from torch import Tensor
 
-from multibranch.directory import (
-    clean_up,
-    load_weights,
-    read_json,
-    replaced_folder,
-    save_weights,
-    write_json,
-)
+from multibranch.directory import load_weights, read_json, save_weights, write_json
+from multibranch.disk import clean_up, replaced_folder
 from multibranch.errors import UserError
 from multibranch.training.averaging import Snapshots
 from multibranch.training.disk import checksum

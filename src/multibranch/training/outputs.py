@@ -11,7 +11,8 @@ from typing import Any
 
 from torch import Tensor
 
-from multibranch.directory import CONFIG, save_model, sync
+from multibranch.directory import CONFIG, save_model
+from multibranch.disk import sync
 from multibranch.nn import MultiBranchTransformer
 from multibranch.text import TextPipeline
 from multibranch.training.config import Config

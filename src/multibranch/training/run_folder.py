@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import IO
 
 from multibranch import configuration
-from multibranch.directory import clean_up, sync
+from multibranch.disk import clean_up, sync
 from multibranch.errors import UserError
 from multibranch.training.config import Config
 

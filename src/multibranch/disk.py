@@ -1,0 +1,95 @@
+"""Folders that are complete or absent: what takes another's place is ready, and synced, before."""
+
+import ctypes
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+_NEW, _OLD = ".new.", ".old."  # how the names of folders begin while one takes another's place
+
+
+@contextmanager
+def replaced_folder(folder: Path) -> Iterator[Path]:
+    """A new folder beside `folder` that takes its place, synced, when all went well.
+
+    Whatever happens, `folder` is either what it was or complete.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    new = Path(tempfile.mkdtemp(prefix=f"{_NEW}{folder.name}.", dir=folder.parent))
+    try:
+        yield new
+        for path in new.iterdir():
+            sync(path)
+        new.chmod(0o777 & ~umask())
+        sync(new)
+        exchange(new, folder)
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+
+
+def umask() -> int:
+    """What the user keeps from others; the only way to read it is to set it."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
+def clean_up(folder: Path) -> None:
+    """Remove from `folder` what `replaced_folder` left there when it was killed."""
+    for path in sorted(folder.glob(f"{_OLD}*")):
+        recover(folder / path.name.removeprefix(_OLD))
+    for path in folder.glob(f"{_NEW}*"):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def recover(folder: Path) -> None:
+    """Put right what `exchange` left of `folder` when it was killed between its two moves."""
+    old = _old(folder)
+    if folder.exists():
+        shutil.rmtree(old, ignore_errors=True)
+    elif old.exists():
+        old.rename(folder)
+
+
+def exchange(new: Path, folder: Path) -> None:
+    """Put `new` where `folder` is; what was there is removed, or stands where `new` was."""
+    if not folder.exists():
+        new.rename(folder)
+    elif not _swap(new, folder):
+        old = _old(folder)
+        shutil.rmtree(old, ignore_errors=True)
+        folder.rename(old)
+        try:
+            new.rename(folder)
+        except OSError:
+            old.rename(folder)
+            raise
+        shutil.rmtree(old, ignore_errors=True)
+    sync(folder.parent)
+
+
+def _old(folder: Path) -> Path:
+    return folder.with_name(f"{_OLD}{folder.name}")
+
+
+def _swap(one: Path, other: Path) -> bool:
+    """Exchange two names in one step, where the system can: Linux, on most file systems."""
+    at_current_folder, exchange = -100, 2
+    try:
+        renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
+    except (OSError, AttributeError):
+        return False
+    names = os.fsencode(one), os.fsencode(other)
+    return renameat2(at_current_folder, names[0], at_current_folder, names[1], exchange) == 0
+
+
+def sync(path: Path) -> None:
+    """Wait until a file or folder is on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
