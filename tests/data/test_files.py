@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from multibranch.data.files import Library, Source, without_compression
+from multibranch.data.files import Library, Source, check_archive, without_compression
 from multibranch.errors import UserError
 
 
@@ -86,6 +86,48 @@ def test_what_is_no_archive_is_an_error(tmp_path: Path, name: str, junk: bytes) 
     (tmp_path / name).write_bytes(junk)
     with pytest.raises(UserError, match=f"{name} is cut short or damaged"):
         Library([tmp_path]).find("train.de")
+
+
+def zipped(files: dict[str, bytes]) -> bytes:
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w") as archive:  # stored as they are: only the checksum can tell
+        for name, content in files.items():
+            archive.writestr(name, content)
+    return made.getvalue()
+
+
+@pytest.mark.parametrize(
+    "archive",
+    [
+        zipped({"x": b"sentence"}),
+        zipped({"inner.zip": zipped({"x": b"sentence"})}),
+        zipped({"inner.tar": tar({"x": b"sentence"}, "w:")}),
+    ],
+)
+def test_a_changed_byte_in_a_zip_archive_is_seen(tmp_path: Path, archive: bytes) -> None:
+    path = tmp_path / "a.zip"
+    path.write_bytes(archive)
+    check_archive(path)
+    path.write_bytes(archive.replace(b"sentence", b"sentense"))
+    with pytest.raises(UserError, match=r"is cut short or damaged .*CRC"):
+        check_archive(path)
+
+
+@pytest.mark.parametrize("mode", ["w:gz", "w:bz2", "w:xz"])
+def test_the_checksum_behind_a_tar_archive_is_compared(tmp_path: Path, mode: str) -> None:
+    path = tmp_path / f"a.tar.{mode.removeprefix('w:')}"
+    archive = tar({"x": b"sentence"}, mode)
+    path.write_bytes(archive)
+    check_archive(path)
+    Library([path]).find("x")
+    changed = bytearray(archive)
+    changed[-8 if mode == "w:gz" else -5] ^= 1
+    for damaged in (bytes(changed), archive[:-6]):
+        path.write_bytes(damaged)
+        with pytest.raises(UserError, match="is cut short or damaged"):
+            check_archive(path)
+        with pytest.raises(UserError, match="is cut short or damaged"):
+            Library([path]).find("x")
 
 
 def test_compression_is_no_part_of_a_name() -> None:

@@ -117,12 +117,24 @@ def sha256(path: Path) -> str:
 
 def check_archive(path: Path) -> None:
     """Read an archive or a compressed file to its end; one cut short or damaged is a UserError."""
-    if _is_archive(path.name):
-        _contents(path)
-    else:
-        with Source(path).open() as stream:
-            while stream.read(1 << 20):
-                pass
+    with _sound(Source(path)), _opened(path) as stream:
+        if _is_archive(path.name):
+            _read_members(stream, path.name)
+        else:
+            _drain(_decompressed(stream, path.name))
+
+
+def _read_members(stream: IO[bytes], name: str) -> None:
+    """Read every file of an archive to its end, where its checksum is compared."""
+    for member, inner in _entries(stream, name):
+        if _is_archive(member) and not _hidden(member):
+            _read_members(inner, member)
+        _drain(inner)
+
+
+def _drain(stream: IO[bytes]) -> None:
+    while stream.read(1 << 20):
+        pass
 
 
 def _contents(path: Path) -> list[Source]:
@@ -151,10 +163,12 @@ def _entries(stream: IO[bytes], name: str) -> Iterator[tuple[str, IO[bytes]]]:
                     with archive.open(info) as inner:
                         yield info.filename, inner
         return
-    with tarfile.open(fileobj=_decompressed(stream, _tar_name(name)), mode="r|") as tar:
+    unpacked = _decompressed(stream, _tar_name(name))
+    with tarfile.open(fileobj=unpacked, mode="r|") as tar:
         for entry in tar:
             if entry.isfile():
                 yield entry.name, cast(IO[bytes], tar.extractfile(entry))
+    _drain(unpacked)  # the checksum of a compressed file stands behind the last of the archive
 
 
 @contextlib.contextmanager
