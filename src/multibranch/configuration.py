@@ -6,10 +6,11 @@ names the file, the key and, for an unknown key, the nearest known one.
 
 import dataclasses
 import difflib
+import math
 import re
 import types
 import typing
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -96,6 +97,17 @@ def differences(one: Any, other: Any) -> list[tuple[str, Any, Any]]:
         for key in {**first, **second}
         if first.get(key) != second.get(key)
     ]
+
+
+def check_ranges(config: Any, ranges: Mapping[str, tuple[float, float]]) -> None:
+    """Refuse a number, or one in a list, that is not at least the first and below the second."""
+    for name, (least, below) in ranges.items():
+        section, key = name.split(".")
+        value = getattr(getattr(config, section), key)
+        for number in value if isinstance(value, list) else [value]:
+            if number is not None and not least <= number < below:
+                limit = f" and below {below:g}" if below < math.inf else ""
+                raise UserError(f"{name} must be at least {least:g}{limit}, not {number}")
 
 
 def _parse(text: str, *, where: str) -> Any:

@@ -3,10 +3,12 @@
 The defaults are RoBERTa's settings for fine-tuning, with the paper's two branches.
 """
 
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from multibranch.configuration import check_ranges
 from multibranch.errors import UserError
 from multibranch.metrics.classification import accuracy, f1, matthews
 from multibranch.tasks.understanding_data import Columns, Corpus
@@ -112,13 +114,30 @@ class UnderstandingConfig:
                 raise UserError(f"data.scores: {name!r} is unknown; known are {', '.join(SCORES)}")
         if not corpus.scores:
             raise UserError(f"data.scores is empty: name at least one of {', '.join(SCORES)}")
-        for name in ("epochs", "batch", "log_every"):
-            if getattr(self.train, name) < 1:
-                raise UserError(f"train.{name} must be at least 1")
-        if self.train.learning_rate <= 0:
-            raise UserError("train.learning_rate must be above 0")
-        if not 0 <= self.train.warmup < 1:
-            raise UserError("train.warmup is a share of all updates: at least 0, less than 1")
+        check_ranges(self, RANGES)
+        for name in ("learning_rate", "epsilon"):
+            if getattr(self.train, name) == 0:
+                raise UserError(f"train.{name} must be above 0")
         if len(self.train.betas) != 2:
             raise UserError("train.betas must be two numbers")
         return self
+
+
+RANGES: dict[str, tuple[float, float]] = {
+    "data.max_length": (6, math.inf),  # a pair of texts has four marks, and a token each
+    "model.branches": (1, math.inf),
+    "model.drop_branch": (0, 1),
+    "model.drop_ffn": (0, 1),
+    "model.layer_drop": (0, 1),
+    "model.noise": (0, math.inf),
+    "train.epochs": (1, math.inf),
+    "train.max_updates": (1, math.inf),
+    "train.batch": (1, math.inf),
+    "train.learning_rate": (0, math.inf),
+    "train.warmup": (0, 1),  # a share of all updates
+    "train.betas": (0, 1),
+    "train.epsilon": (0, math.inf),
+    "train.weight_decay": (0, math.inf),
+    "train.clip_norm": (0, math.inf),
+    "train.log_every": (1, math.inf),
+}

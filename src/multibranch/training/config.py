@@ -8,6 +8,7 @@ import math
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from multibranch.configuration import check_ranges
 from multibranch.errors import UserError
 
 CODE_LENGTH = 256  # tokens that generated code has at most: its description does not say how long
@@ -127,9 +128,7 @@ class Config:
     def check(self) -> "Config":
         """Refuse what cannot work, with the key to change; give back the configuration."""
         train = self.train
-        for name, (least, below) in RANGES.items():
-            section, key = name.split(".")
-            _check_range(name, getattr(getattr(self, section), key), least, below)
+        check_ranges(self, RANGES)
         if not any((train.max_epochs, train.max_updates, train.max_minutes, train.patience)):
             raise UserError(
                 "the run would never end: set train.max_epochs, train.max_updates, "
@@ -156,7 +155,6 @@ class Config:
         return self
 
 
-# What numbers may be: at least the first, and below the second.
 RANGES: dict[str, tuple[float, float]] = {
     "data.builtin_pairs": (1, math.inf),
     "data.max_length": (1, math.inf),
@@ -203,10 +201,3 @@ RANGES: dict[str, tuple[float, float]] = {
     "decode.max_length": (1, math.inf),
     "decode.batch_tokens": (1, math.inf),
 }
-
-
-def _check_range(name: str, value: Any, least: float, below: float) -> None:
-    for number in value if isinstance(value, list) else [value]:
-        if number is not None and not least <= number < below:
-            limit = f" and below {below:g}" if below < math.inf else ""
-            raise UserError(f"{name} must be at least {least:g}{limit}, not {number}")
