@@ -1,6 +1,7 @@
 """The demo in miniature: everything it promises to write is there and holds what was measured."""
 
 import json
+import sys
 from dataclasses import replace
 
 import pytest
@@ -70,6 +71,22 @@ def test_the_report_shows_every_model_and_the_attention(ran):
     assert "http://" not in page and "https://" not in page
     assert (folder / "attention.html").is_file()
     assert (folder / "attention.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_without_matplotlib_all_but_the_picture_is_written(ran, tmp_path, monkeypatch, capsys):
+    folder, stages = tmp_path / "demo", ran[1]["stages"]
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setattr(demo, "DemoSettings", lambda: TINY)
+    monkeypatch.setattr(demo, "_train_all", lambda *_: stages)
+    assert main(["demo", "--output", str(folder)]) == 0
+    shown = capsys.readouterr()
+    (line,) = [line for line in shown.err.splitlines() if "matplotlib" in line]
+    assert line.startswith("There will be no attention.png.")
+    assert "pip install 'multibranch[study]'" in line
+    assert "attention.html" in shown.out and "attention.png" not in shown.out
+    assert json.loads((folder / "results.json").read_text())["mat"] == ran[1]["mat"]
+    assert (folder / "attention.html").is_file()
+    assert "<img" not in (folder / "report.html").read_text()
 
 
 @pytest.mark.parametrize(

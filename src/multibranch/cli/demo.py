@@ -5,8 +5,8 @@
 
 Generates the corpus, trains a standard Transformer, trains it on, branches it out and trains the
 MAT for as many updates, and compares the three. Writes the models, results.json, report.html and
-pictures of the attention under --output. Stopped half-way, it goes on from there when started
-again.
+pictures of the attention under --output; attention.png needs matplotlib, which the extra `study`
+has. Stopped half-way, it goes on from there when started again.
 """
 
 import argparse
@@ -29,10 +29,12 @@ def run(args: argparse.Namespace) -> None:
 
     progress = Console(stderr=True, highlight=False)
     results = demo.run(
-        args.output, seed=args.seed, tell=lambda line: progress.print(f"[bold]{line}[/bold]")
+        args.output,
+        seed=args.seed,
+        tell=lambda line: progress.print(line, style="bold", markup=False, soft_wrap=True),
     )
     examples, stages = results.pop("examples"), results.pop("stages")
-    folder = results.pop("folder")
+    picture, folder = results.pop("picture"), results.pop("folder")
     if args.json:
         print(json.dumps(results, indent=2))
         return
@@ -53,6 +55,8 @@ def run(args: argparse.Namespace) -> None:
     console.print(demo_report.verdict(results))
     console.print(
         f"\nModels: {folder}/baseline, {folder}/continued, {folder}/mat\n"
-        f"Report: {folder}/report.html   Attention: {folder}/attention.html, attention.png\n"
-        f"Try:    multibranch interactive {folder}/mat"
+        f"Report: {folder}/report.html   Attention: {folder}/attention.html"
+        f"{'' if picture is None else ', attention.png'}\n"
+        f"Try:    multibranch interactive {folder}/mat",
+        soft_wrap=True,  # a path that is broken cannot be copied
     )

@@ -18,6 +18,7 @@ from multibranch.decoding.attention import inspect
 from multibranch.decoding.page import write_page
 from multibranch.decoding.picture import draw
 from multibranch.directory import load_model, write_json
+from multibranch.errors import UserError
 from multibranch.metrics import bleu, paired_bootstrap
 from multibranch.nn import branch_similarity
 from multibranch.tasks import demo_report
@@ -84,11 +85,12 @@ def run(
         stage.bleu, stage.signature = score.value, score.signature
     results = _results(trained, settings, seed)
     examples = _examples(trained, data)
-    picture = _draw_attention(trained[-1], data, folder)
+    picture = _draw_attention(trained[-1], data, folder, tell)
     results["seconds"] = round(time.monotonic() - began, 1)
     write_json(folder / "results.json", results)
     demo_report.write(folder / "report.html", trained, results, examples, picture)
-    return {**results, "examples": examples, "stages": trained, "folder": folder}
+    shown = {"examples": examples, "stages": trained, "picture": picture, "folder": folder}
+    return {**results, **shown}
 
 
 def _train_all(
@@ -220,9 +222,16 @@ def _examples(stages: list[Stage], data: PreparedData) -> list[dict[str, str]]:
     ]
 
 
-def _draw_attention(stage: Stage, data: PreparedData, folder: Path) -> Path:
-    """Pictures of what the branches of the MAT look at, for one short test sentence."""
+def _draw_attention(stage: Stage, data: PreparedData, folder: Path, tell: Tell) -> Path | None:
+    """What the branches of the MAT look at, for one short test sentence: a page, and a picture.
+
+    None where the package that draws is not installed.
+    """
     sentence = next(line for line in data.lines("test", "source") if 5 <= len(line.split()) <= 9)
     inspection = inspect(load_model(stage.folder), data.text, sentence)
     write_page(inspection, folder / "attention.html")
-    return draw(inspection, folder / "attention.png")
+    try:
+        return draw(inspection, folder / "attention.png")
+    except UserError as error:
+        tell(f"There will be no attention.png. {error}")
+        return None

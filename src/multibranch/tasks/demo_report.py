@@ -50,10 +50,9 @@ def write(
     stages: list[Any],
     results: dict[str, Any],
     examples: list[dict[str, str]],
-    picture: Path,
+    picture: Path | None,
 ) -> None:
     """Write the page, self-contained but for the link to the attention's own page."""
-    image = base64.b64encode(picture.read_bytes()).decode()
     titles = {stage.name: stage.title for stage in stages}
     body = f"""<h1>Multi-branch attention on a built-in corpus</h1>
 <p>A standard Transformer was trained on {results["settings"]["pairs"]:,} sentence pairs from a
@@ -72,7 +71,7 @@ Seconds are of training alone, each stage's own.</p>
 <h2>What the branches look at</h2>
 <p>Encoder-decoder attention of the MAT, one map a branch;
 <a href="attention.html">all layers, interactively</a>.</p>
-<img alt="Attention maps of every branch" src="data:image/png;base64,{image}">
+{_image(picture) if picture is not None else ""}
 """
     page = (
         '<!doctype html><html lang="en"><meta charset="utf-8">'
@@ -80,6 +79,11 @@ Seconds are of training alone, each stage's own.</p>
         f"<title>multibranch demo</title><style>{STYLE}</style><body>{body}</body></html>\n"
     )
     path.write_text(page, encoding="utf-8")
+
+
+def _image(picture: Path) -> str:
+    data = base64.b64encode(picture.read_bytes()).decode()
+    return f'<img alt="Attention maps of every branch" src="data:image/png;base64,{data}">'
 
 
 def _table(stages: list[Any]) -> str:
