@@ -246,6 +246,14 @@ def test_pairs_are_held_out_where_no_file_is_given(
     assert data.lines("valid", "source") == source[9::10]
     assert data.lines("test", "source") == source[4::10]
     assert len(data.split("train")) == 80
+    status, _, error = call([*words, "--hold-out", "2"], tmp_path / "none", capsys)
+    assert status == 2
+    assert "--hold-out must be at least 3, not 2" in error and "of every 2 pairs 2" in error
+    assert call([*words, "--hold-out", "3"], tmp_path / "third", capsys)[0] == 0
+    assert len(PreparedData.open(tmp_path / "third").split("train")) == 33
+    given = ["--hold-out", "2", "--test", *files]
+    assert call([*words, *given], tmp_path / "half", capsys)[0] == 0
+    assert len(PreparedData.open(tmp_path / "half").split("train")) == 50
     status, _, error = call([*words, "--hold-out", "200"], tmp_path / "none", capsys)
     assert status == 2
     assert "nothing is left for the valid split" in error and "--hold-out" in error

@@ -35,6 +35,12 @@ def requested(
     found = find_recipe(recipe)
     _check_numbers(hold_out=hold_out, merges=merges, vocabulary=vocabulary)
     own = _own_files(source, target, train, valid, test)
+    if "train" in own and "valid" not in own and "test" not in own and hold_out < 3:
+        raise UserError(
+            f"--hold-out must be at least 3, not {hold_out}, where no files are given for "
+            f"validation and test: of every {hold_out} pairs 2 would be held out for them, and "
+            "none be left to train on."
+        )
     if found is PARALLEL:
         if "train" not in own:
             raise UserError(
