@@ -57,6 +57,14 @@ def test_separate_vocabularies(config: Path, capsys: pytest.CaptureFixture[str])
     assert json.loads(capsys.readouterr().out)["embeddings"] == (27008 + 50008) * 256
 
 
+def test_numbers_are_read_as_training_reads_them(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config.write_text(CONFIG + "  drop_branch: 1e-1\n")
+    assert main(["params", str(config), "--vocabulary", "10152", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["total"] == 29435904
+
+
 def test_the_papers_architectures(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["params", "--paper", "--json"]) == 0
     records = json.loads(capsys.readouterr().out)
@@ -94,8 +102,9 @@ def test_the_papers_table_for_people_says_what_does_not_follow(
         (CONFIG, ["--vocabulary", "1", "2", "3"], "add --vocabulary SIZE"),
         (CONFIG.replace("heads: 4", "heads: 3"), ["--vocabulary", "8"], "heads"),
         ("width: 256\n", [], "has no section `model:`"),
-        ("a: [", [], "is not a YAML file"),
-        (None, [], "cannot be read: No such file or directory."),
+        ("a: [", [], "line 1 is no YAML"),
+        (CONFIG + "  heads: 8\n", ["--vocabulary", "8"], "the key heads is given twice"),
+        (None, [], "there is no configuration file"),
         (CONFIG, ["--paper"], "Give either a configuration file or --paper."),
     ],
 )  # fmt: skip

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 
+from multibranch import configuration
 from multibranch.errors import UserError
 from multibranch.nn import MultiBranchAttention, MultiBranchFeedForward, MultiBranchTransformer
 
@@ -17,13 +17,7 @@ KINDS = ("embeddings", "attention", "feed_forward", "norms")
 
 def read_model_section(path: Path) -> dict[str, Any]:
     """The `model:` section of a configuration file: keyword arguments of the model."""
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}.") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} is not a YAML file: {error}") from error
-    section = content.get("model") if isinstance(content, dict) else None
+    section = configuration.peek(path, "model")
     if not isinstance(section, dict):
         raise UserError(f"{path} has no section `model:` with the model's settings; add one.")
     known = list(inspect.signature(MultiBranchTransformer).parameters)
