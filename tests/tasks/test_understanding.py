@@ -20,7 +20,7 @@ from multibranch import configuration, metrics
 from multibranch.cli import main
 from multibranch.errors import UserError
 from multibranch.tasks.understanding import Classifier, evaluate_classifier, train_classifier
-from multibranch.tasks.understanding_config import UnderstandingConfig
+from multibranch.tasks.understanding_config import ClassifierData, UnderstandingConfig
 from multibranch.tasks.understanding_loop import linear
 from multibranch.tasks.understanding_tokens import take, tokenise, training_order
 
@@ -224,6 +224,14 @@ def test_glue_pairs_are_scored_as_glue_says(backbone, glue, tmp_path, capsys):
     assert answer["label"] in classifier.names
     with pytest.raises(UserError, match="line 1: this model classifies pairs"):
         list(classifier.classify(["only one text\n"]))
+
+
+def test_the_corpus_is_asked_once_for_all_lines(trained, monkeypatch):
+    asked, corpus = [], ClassifierData.corpus
+    monkeypatch.setattr(ClassifierData, "corpus", lambda data: asked.append(1) or corpus(data))
+    classifier = Classifier.load(trained.folder, device="cpu")
+    assert len(list(classifier.classify(["a good film"] * 30))) == 30
+    assert len(asked) == 1
 
 
 def test_the_same_seed_gives_the_same_weights(backbone, single, tmp_path):

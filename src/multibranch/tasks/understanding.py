@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -129,7 +130,7 @@ class Classifier:
         read_json(folder / "config.json")
         return cls(*load_classifier(folder), config, choose_device(device))
 
-    @property
+    @cached_property
     def pieces(self) -> int:
         """How many pieces of text an example has: 1, or 2 for pairs."""
         return len(self.config.data.corpus().columns.text)
