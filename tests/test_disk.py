@@ -1,12 +1,15 @@
 """Folders: complete or absent, whatever happens while one takes another's place."""
 
+import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
 import pytest
 
 from multibranch import disk
-from multibranch.disk import clean_up, replaced_folder
+from multibranch.disk import alive, clean_up, replaced_folder, sha256
 
 
 def test_a_folder_is_replaced_as_a_whole(tmp_path: Path) -> None:
@@ -73,3 +76,22 @@ def test_what_a_kill_left_is_put_right(tmp_path: Path) -> None:
     clean_up(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["best", "last"]
     assert (tmp_path / "best" / "config.json").is_file()
+
+
+def test_a_checksum_is_that_of_sha256sum(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"abc")
+    known = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    assert sha256(tmp_path / "a") == known
+
+
+def test_a_process_is_alive_until_it_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert alive(os.getpid())
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    assert not alive(process.pid)
+
+    def refuse(*_: int) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "kill", refuse)  # someone else's process
+    assert alive(1)

@@ -1,6 +1,10 @@
-"""Folders that are complete or absent: what takes another's place is ready, and synced, before."""
+"""The disk: folders that are complete or absent, checksums of files, and who still writes.
+
+What takes another folder's place is ready, and synced, before.
+"""
 
 import ctypes
+import hashlib
 import os
 import shutil
 import tempfile
@@ -93,3 +97,20 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def sha256(path: Path) -> str:
+    """The checksum of a file as it lies on the disk."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def alive(process: int) -> bool:
+    """Whether a process of this machine, which has left its number in a name, still runs."""
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from urllib.parse import urlsplit
 
-from multibranch.data.files import check_archive, sha256
+from multibranch.data.files import check_archive
+from multibranch.disk import sha256
 from multibranch.errors import UserError
 
 # Called with the file's name, the bytes that are there, and the bytes it will have if known.

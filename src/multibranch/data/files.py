@@ -9,7 +9,6 @@ stream: nothing is unpacked to the disk, and memory does not depend on the file.
 import bz2
 import contextlib
 import gzip
-import hashlib
 import io
 import lzma
 import tarfile
@@ -107,12 +106,6 @@ class Library:
         return [
             source for path in self._files if _is_archive(path.name) for source in _contents(path)
         ]
-
-
-def sha256(path: Path) -> str:
-    """The checksum of a file as it lies on the disk."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def check_archive(path: Path) -> None:

@@ -15,8 +15,8 @@ from types import TracebackType
 from typing import Any
 
 from multibranch import __version__
-from multibranch.data.files import Source, sha256
-from multibranch.disk import exchange, recover, sync
+from multibranch.data.files import Source
+from multibranch.disk import alive, exchange, recover, sha256, sync
 from multibranch.errors import UserError
 
 MANIFEST = "manifest.json"
@@ -78,7 +78,7 @@ class Workshop:
         recover(self.output)
         for path in self.output.parent.glob(f".{self.output.name}.partial-*"):
             pid = path.name.rpartition("-")[2]
-            if not pid.isdecimal() or not _alive(int(pid)) or int(pid) == os.getpid():
+            if not pid.isdecimal() or not alive(int(pid)) or int(pid) == os.getpid():
                 shutil.rmtree(path, ignore_errors=True)
 
     def _sentence(self, error: OSError) -> UserError:
@@ -222,13 +222,3 @@ def _changed(old: Any, new: list[Any]) -> str:
     names = [item.get("name", "?") for item in new if item not in known]
     names += [item.get("name", "?") for item in known if item not in new]
     return f"{', '.join(dict.fromkeys(names))} differ"
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

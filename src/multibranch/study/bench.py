@@ -11,6 +11,7 @@ from typing import Any
 
 from multibranch import configuration
 from multibranch.data import PreparedData
+from multibranch.disk import sha256
 from multibranch.errors import UserError
 from multibranch.study.experiment import Experiment
 from multibranch.study.plan import PLACES, Corpus, Study
@@ -156,7 +157,7 @@ class Bench:
         path = Path(folder or "") / "manifest.json"
         if folder is None or not path.is_file():
             return None
-        return hashlib.sha256(path.read_bytes()).hexdigest()
+        return sha256(path)
 
     def folder(self, experiment: Experiment) -> Path:
         """Where a trial is run; its model directory, once it is done."""

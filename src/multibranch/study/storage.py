@@ -18,6 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from multibranch.disk import alive
 from multibranch.errors import UserError, needed
 from multibranch.study.experiment import Experiment
 
@@ -329,7 +330,7 @@ def worker_name() -> str:
 def is_known_dead(worker: str) -> bool:
     """Whether a worker ran on this machine and runs no more; of other machines nothing is known."""
     machine, process, _ = worker.rsplit(":", 2)
-    return machine == _machine() and not _alive(int(process))
+    return machine == _machine() and not alive(int(process))
 
 
 def _machine() -> str:
@@ -339,13 +340,3 @@ def _machine() -> str:
     except OSError:
         space = ""
     return f"{socket.gethostname()}/{space}"
-
-
-def _alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

@@ -12,9 +12,8 @@ from pathlib import Path
 from torch import Tensor
 
 from multibranch.directory import load_weights, save_weights
-from multibranch.disk import sync
+from multibranch.disk import sha256, sync
 from multibranch.errors import UserError
-from multibranch.training.disk import checksum
 
 
 class Snapshots:
@@ -31,7 +30,7 @@ class Snapshots:
         try:
             save_weights(beside, weights)
             sync(beside)
-            self.checksums[update] = checksum(beside)
+            self.checksums[update] = sha256(beside)
             beside.replace(self._place(update))
             sync(self.folder)
         finally:
@@ -41,7 +40,7 @@ class Snapshots:
         """Raise a UserError unless these snapshots are there and sound; then they are ours."""
         for update, wanted in checksums.items():
             path = self._place(update)
-            if not path.is_file() or checksum(path) != wanted:
+            if not path.is_file() or sha256(path) != wanted:
                 raise UserError(f"{path} is missing or does not fit its checksum")
         self.checksums = dict(checksums)
 

@@ -18,10 +18,9 @@ from typing import Any
 from torch import Tensor
 
 from multibranch.directory import load_weights, read_json, save_weights, write_json
-from multibranch.disk import clean_up, replaced_folder
+from multibranch.disk import clean_up, replaced_folder, sha256
 from multibranch.errors import UserError
 from multibranch.training.averaging import Snapshots
-from multibranch.training.disk import checksum
 from multibranch.training.progress import Progress
 
 STATE = "state.safetensors"
@@ -46,7 +45,7 @@ class Checkpoints:
         with replaced_folder(self._place(record["update"])) as new:
             save_weights(new / STATE, state)
             write_json(new / PROGRESS, record)
-            sums: dict[str, Any] = {name: checksum(new / name) for name in (STATE, PROGRESS)}
+            sums: dict[str, Any] = {name: sha256(new / name) for name in (STATE, PROGRESS)}
             known = self.snapshots.checksums
             sums["snapshots"] = {str(update): known[update] for update in record["snapshots"]}
             write_json(new / CHECKSUMS, sums)
@@ -80,7 +79,7 @@ class Checkpoints:
             for name in (STATE, PROGRESS):
                 if not (place / name).is_file():
                     raise UserError(f"{name} is missing")
-                if checksum(place / name) != sums.get(name):
+                if sha256(place / name) != sums.get(name):
                     raise UserError(f"{name} does not fit its checksum")
             self.snapshots.check(
                 {int(update): wanted for update, wanted in sums["snapshots"].items()}
