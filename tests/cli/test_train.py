@@ -252,3 +252,19 @@ def test_branching_gives_the_same_function(
     ):
         assert main(["branch", *words]) == 2
         assert message in capsys.readouterr().err
+
+
+def test_the_loss_that_is_told_is_that_of_the_model_that_is_named(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--train.average", "2", "--train.validate_every", "2", "--train.learning_rate", "0.1"]
+    assert main(["train", str(config), "--json", *words]) == 0
+    printed = capsys.readouterr()
+    row = json.loads(printed.out)
+    saved = read_config(tmp_path / "run")
+    assert saved["weights"] == "averaged"
+    assert row["validation_loss"] == saved["training"]["validation_loss"]
+    best = read_config(tmp_path / "run" / "best")["training"]["validation_loss"]
+    assert row["best_validation_loss"] == best != row["validation_loss"]
+    worse = row["validation_loss"] > best
+    assert ("the average is worse than the best weights" in printed.err) == worse

@@ -126,9 +126,13 @@ def test_markdown_and_page_have_every_cell_and_the_command_that_repeats_it(
     assert "| (3,1024) | 3/256/1024 | 31.23 ± 0.10 (+0.52)" in text
     assert "| 35.33 | 35.77 | 35.94 | 35.83 |" in text  # the paper's, in the same row
     assert SIGNATURE in text and SIGNATURE in web
+    assert {len(cell.seeds) for cell in results.cells.values()} == {1, results.study.seeds}
     for cell in results.cells.values():
-        assert f"\nmultibranch study run multi30k-small --only {cell.cell}\n" in text
-        assert f"--only {cell.cell}</code>" in web
+        # Where only some of the study's seeds were run, no others are run again.
+        some = " ".join(f"{cell.cell}.s{seed}" for seed in cell.seeds)
+        which = cell.cell if len(cell.seeds) == results.study.seeds else some
+        assert f"\nmultibranch study run multi30k-small --only {which}\n" in text
+        assert f"--only {which}</code>" in web
     for figure in ("Score against ρ", "Learning curves", "Branch similarity against ρ"):
         assert web.count(f"<b>{figure} (de-en).</b>") == 1
     assert web.count("<svg") == 6

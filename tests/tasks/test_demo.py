@@ -61,6 +61,22 @@ def test_the_printed_score_is_that_of_the_model_directory(ran):
     assert round(output.scores()["bleu"].value, 2) == results["mat"]["bleu"]
 
 
+def test_the_attention_is_that_of_the_translation_in_the_report(ran, monkeypatch):
+    folder, results, _ = ran
+    seen = {}
+    monkeypatch.setattr(demo, "draw", lambda *_: None)
+    monkeypatch.setattr(demo, "write_page", lambda inspection, _: seen.update(vars(inspection)))
+    asked = []
+    real = demo.inspect
+    monkeypatch.setattr(demo, "inspect", lambda *a, **o: asked.append(o) or real(*a, **o))
+    from multibranch.data import PreparedData
+    from multibranch.decoding.translator import saved_options
+
+    data = PreparedData.open(folder / "corpus")
+    demo._draw_attention(results["stages"][-1], data, folder, print)
+    assert asked == [saved_options(folder / "mat")] and asked[0]["beam"]
+
+
 def test_the_report_shows_every_model_and_the_attention(ran):
     folder, results, _ = ran
     page = (folder / "report.html").read_text()

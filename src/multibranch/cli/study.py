@@ -21,6 +21,7 @@ Exit status: 0 done, 1 some experiment failed, 2 something to put right, 130 sto
 import argparse
 from typing import Any
 
+OUTPUT = "runs/study"
 _BOUNDS = {
     "seeds": (1, 1000),
     "workers": (1, 1000),
@@ -81,9 +82,9 @@ def _add_place(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--output",
-        default="runs/study",
+        default=OUTPUT,
         metavar="DIR",
-        help="models, records, storage, reports (default: runs/study)",
+        help=f"models, records, storage, reports (default: {OUTPUT})",
     )
     parser.add_argument(
         "--storage", metavar="URL", help="sqlite:///FILE or postgresql://… (default: a SQLite "
@@ -192,6 +193,8 @@ def _run(args: argparse.Namespace) -> int:
     bench = _bench(args)
     if args.seeds and args.seeds > bench.study.seeds:
         bench.words += ["--seeds", str(args.seeds)]
+    if args.output != OUTPUT:
+        bench.words += ["--output", args.output]
     experiments = choose(bench.study.experiments(args.seeds), args.only)
     gpu = torch.cuda.is_available() and args.device != "cpu"
     workers = min(args.workers or (4 if gpu else 1), len(experiments))

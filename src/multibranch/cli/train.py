@@ -99,14 +99,19 @@ def _row(name: str, outcome: Any) -> dict[str, Any]:
     import math
 
     progress = outcome.progress
+    # Where weights were averaged, the run's model is the average.
+    loss, plain = progress.best_loss, progress.best_plain
+    if outcome.averaged is not None:
+        loss, plain = outcome.averaged["loss"], outcome.averaged["plain"]
     row = {
         "model": name,
         "folder": str(outcome.folder),
         "parameters": outcome.parameters,
         "updates": progress.update,
-        "validation_loss": progress.best_loss,
-        "perplexity": None if progress.best_plain is None else math.exp(progress.best_plain),
+        "validation_loss": loss,
+        "perplexity": None if plain is None else math.exp(plain),
         "best_update": progress.best_update,
+        "best_validation_loss": progress.best_loss,
     }
     if progress.best_score is not None:
         row["score"] = progress.best_score

@@ -119,6 +119,7 @@ def row_of(cell: CellResult, study: Study) -> dict[str, Any]:
 
 
 def command_of(cell: CellResult, study: Study) -> str:
-    """The command that repeats all seeds of a cell, as the trials recorded it."""
-    said = str(cell.records[0]["command"])
-    return said.replace(str(cell.records[0]["key"]), cell.cell)
+    """The command that repeats a cell's trials, those of all seeds that were run."""
+    keys = [str(record["key"]) for record in cell.records]
+    every = cell.cell if len(keys) >= study.seeds else " ".join(keys)
+    return str(cell.records[0]["command"]).replace(keys[0], every)

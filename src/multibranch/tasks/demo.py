@@ -17,6 +17,7 @@ from multibranch.data.builtin import builtin
 from multibranch.decoding.attention import inspect
 from multibranch.decoding.page import write_page
 from multibranch.decoding.picture import draw
+from multibranch.decoding.translator import saved_options
 from multibranch.directory import load_model, write_json
 from multibranch.errors import UserError
 from multibranch.metrics import bleu, paired_bootstrap
@@ -228,7 +229,8 @@ def _draw_attention(stage: Stage, data: PreparedData, folder: Path, tell: Tell) 
     None where the package that draws is not installed.
     """
     sentence = next(line for line in data.lines("test", "source") if 5 <= len(line.split()) <= 9)
-    inspection = inspect(load_model(stage.folder), data.text, sentence)
+    options = saved_options(stage.folder)  # as the examples were translated
+    inspection = inspect(load_model(stage.folder), data.text, sentence, **options)
     write_page(inspection, folder / "attention.html")
     try:
         return draw(inspection, folder / "attention.png")

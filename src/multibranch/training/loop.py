@@ -85,6 +85,7 @@ class Trainer:
         self.progress = Progress(world=self.processes.world)
         self.bad_batches = BadBatches(self.train.max_skipped)
         self._signal: int | None = None  # the one that stopped the run
+        self._averaged: dict[str, Any] | None = None  # losses of the averaged weights
 
     # -- Setting up -------------------------------------------------------------------------
 
@@ -196,7 +197,9 @@ class Trainer:
                     )
             self.processes.wait()  # for the first, which has been writing
             parameters = sum(p.numel() for p in self.model.parameters())
-            return Outcome(self.folder.path, self.progress, why, self._signal, parameters)
+            return Outcome(
+                self.folder.path, self.progress, why, self._signal, parameters, self._averaged
+            )
         except Exception as error:
             if is_out_of_memory(error):
                 raise out_of_memory(self.train, model_fits=hasattr(self, "step")) from None
@@ -392,7 +395,11 @@ class Trainer:
             loss = None
             if measured is not None:
                 loss = measured["loss"]
+                self._averaged = measured
                 self.display.averaged({"update": update, **measured})
+                if self.progress.best_loss is not None and loss > self.progress.best_loss:
+                    best = self.folder.path / "best"
+                    self.display.tell(f"the average is worse than the best weights, in {best}")
             write("averaged", averaged, update=update, loss=loss)
         self.keeping.publish()
 

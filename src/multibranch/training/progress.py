@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from multibranch.errors import counted
 from multibranch.training.config import TrainConfig
@@ -85,6 +86,7 @@ class Outcome:
     stopped: str  # why it ended
     signal: int | None = None  # the signal that stopped it: there is more to do
     parameters: int = 0
+    averaged: dict[str, Any] | None = None  # losses of the averaged weights, where they were made
 
     @property
     def interrupted(self) -> bool:
