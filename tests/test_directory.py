@@ -324,3 +324,12 @@ def test_a_copy_elsewhere_works(folder: Path, tmp_path: Path) -> None:
     before = logits(load_model(folder))
     shutil.move(folder, tmp_path / "elsewhere")
     assert torch.equal(logits(load_model(tmp_path / "elsewhere")), before)
+
+
+def test_a_run_that_was_stopped_is_said_to_be_one(folder: Path) -> None:
+    run = folder.parent / "run"
+    run.mkdir()
+    folder.rename(run / "best")
+    with pytest.raises(UserError, match=r"has not ended: start its training again .*run/best"):
+        load_model(run)
+    load_model(run / "best")

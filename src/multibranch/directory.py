@@ -149,6 +149,11 @@ def config_path(folder: Path) -> Path:
             "--engine ctranslate2)"
         )
     if not (folder / CONFIG).is_file():
+        if (folder / "best" / CONFIG).is_file():
+            raise UserError(
+                f"{folder} holds a run that has not ended: start its training again to go on, or "
+                f"take its best weights so far, {folder / 'best'}"
+            )
         raise UserError(f"{folder} is no model directory: it has no {CONFIG}")
     return folder / CONFIG
 

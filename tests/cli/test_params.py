@@ -99,7 +99,7 @@ def test_the_papers_table_for_people_says_what_does_not_follow(
         (CONFIG.replace("branches", "brances"), [], "model.brances is no setting of the model; "
          "did you mean branches?"),
         (CONFIG, [], "add --vocabulary SIZE"),
-        (CONFIG, ["--vocabulary", "1", "2", "3"], "add --vocabulary SIZE"),
+        (CONFIG, ["--vocabulary", "1", "2", "3"], "takes one size, or the source's and"),
         (CONFIG.replace("heads: 4", "heads: 3"), ["--vocabulary", "8"], "heads"),
         ("width: 256\n", [], "has no section `model:`"),
         ("a: [", [], "line 1 is no YAML"),

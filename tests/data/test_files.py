@@ -75,7 +75,7 @@ def test_what_is_there_is_told_in_short(tmp_path: Path) -> None:
 
 
 def test_a_place_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="nowhere does not exist; give --from a file, archive"):
+    with pytest.raises(UserError, match="nowhere does not exist; give a file, an archive"):
         Library([tmp_path / "nowhere"])
 
 

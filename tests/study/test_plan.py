@@ -166,6 +166,8 @@ def test_a_setting_that_is_none_and_a_study_that_is_none() -> None:
         UserError, match=r"settings: .*--train.warmupp; did you mean --train.warmup"
     ):
         Bench(study=study, output=Path("out")).config(study.experiments(1)[0])
+    with pytest.raises(UserError, match=r"no study .*; a study's file ends in \.yaml"):
+        load_study(str(Path(__file__)))
     with pytest.raises(UserError, match=r"did you mean multi30k-small\?"):
         load_study("multi30k-smal")
 

@@ -55,7 +55,9 @@ def _config(path: Path, vocabulary: Sequence[int] | None, *, as_json: bool) -> N
     if vocabulary:
         settings["source_vocabulary"], settings["target_vocabulary"] = vocabulary[0], vocabulary[-1]
     missing = [key for key in ("source_vocabulary", "target_vocabulary") if key not in settings]
-    if missing or len(vocabulary or ()) > 2:
+    if len(vocabulary or ()) > 2:
+        raise UserError("--vocabulary takes one size, or the source's and the target's.")
+    if missing:
         raise UserError(
             f"The size of the vocabulary is not known from {path}; "
             "add --vocabulary SIZE, or --vocabulary SOURCE TARGET for separate ones."

@@ -65,7 +65,7 @@ class Library:
     def __init__(self, places: Sequence[Path]) -> None:
         for place in places:
             if not place.exists():
-                raise UserError(f"{place} does not exist; give --from a file, archive or folder.")
+                raise UserError(f"{place} does not exist; give a file, an archive or a folder.")
         self.places = tuple(places)
 
     def find(self, *patterns: str) -> Source | None:

@@ -273,6 +273,8 @@ def load_study(name: str) -> Study:
             known = [*files, *(f"table-{table.number}" for table in tables())]
             close = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
             hint = f"did you mean {close[0]}?" if close else "`multibranch study list` names all"
+            if path.is_file():
+                hint = "a study's file ends in .yaml"
             raise UserError(f"there is no study {name}; {hint}")
         path = files[name]
     study = configuration.load(Study, path)
