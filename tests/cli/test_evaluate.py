@@ -14,6 +14,7 @@ from multibranch.decoding import Translator
 from multibranch.directory import save_model
 from multibranch.metrics import bleu, multi_bleu
 from multibranch.nn import MultiBranchTransformer
+from multibranch.tasks import evaluation
 
 
 @pytest.fixture(scope="module")
@@ -110,6 +111,39 @@ def test_models_of_different_test_sets_are_not_compared(
         status, _, error = called(capsys, "evaluate", models[0], *words)
         assert status == 2
         assert "would be scored on different references" in error.splitlines()[-1]
+
+
+@pytest.mark.parametrize("option", [["--compare"], []])
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ("nothing", "nothing is no model directory: there is no such folder"),
+        ("code", "code is a model of the task code, which is not scored beside translation models"),
+        ("bare", "bare is incomplete: it has no file model.safetensors"),
+        ("moved", "give --data FOLDER"),
+    ],
+)
+def test_every_model_is_looked_at_before_the_first_is_decoded(
+    models: list[Path],
+    tmp_path: Path,
+    option: list[str],
+    wrong: str,
+    said: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("code", "bare", "moved"):
+        shutil.copytree(models[1], tmp_path / name)
+    (tmp_path / "bare" / "model.safetensors").unlink()
+    for name, change in (("code", {"task": "code"}), ("moved", {"training": {"data": "/no/c"}})):
+        config = json.loads((tmp_path / name / "config.json").read_text()) | change
+        (tmp_path / name / "config.json").write_text(json.dumps(config))
+    decoded: list[object] = []
+    monkeypatch.setattr(evaluation, "decode_split", lambda folder, *_, **__: decoded.append(folder))
+    status, out, error = called(capsys, "evaluate", models[0], *option, tmp_path / wrong)
+    assert (status, out, decoded) == (2, "", [])
+    assert said in error
+    assert len(error.splitlines()) == 1
 
 
 @pytest.mark.parametrize(

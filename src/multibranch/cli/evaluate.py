@@ -117,7 +117,12 @@ def _evaluate_translation(args: argparse.Namespace) -> None:
     from multibranch.tasks import evaluation
 
     args.split = args.split or "test"
-    outputs = [_decode(folder, args) for folder in args.models]
+    folders = [*args.models, *([args.compare] if args.compare else [])]
+    corpora = {  # of every model before the first is decoded, which may take long
+        folder: evaluation.checked_data(folder, split=args.split, given=args.data)
+        for folder in folders
+    }
+    outputs = [_decode(folder, corpora[folder], args) for folder in args.models]
     scores = outputs[0].scores()
     result: dict[str, Any] = {"model": args.models[0], "split": args.split}
     result |= {name: round(score.value, 2) for name, score in scores.items()}
@@ -125,7 +130,8 @@ def _evaluate_translation(args: argparse.Namespace) -> None:
     if len(outputs) > 1:
         result["seeds"] = evaluation.over_seeds(outputs)
     if args.compare:
-        result["comparison"] = evaluation.compare(outputs[0], _decode(args.compare, args))
+        baseline = _decode(args.compare, corpora[args.compare], args)
+        result["comparison"] = evaluation.compare(outputs[0], baseline)
         result["comparison"]["with"] = args.compare
     if args.output:
         Path(args.output).write_text(
@@ -139,12 +145,11 @@ def _evaluate_translation(args: argparse.Namespace) -> None:
         _show(result)
 
 
-def _decode(folder: str, args: argparse.Namespace) -> Any:
+def _decode(folder: str, data: Any, args: argparse.Namespace) -> Any:
     from multibranch.cli.output import counting
     from multibranch.cli.searching import parse_branches
     from multibranch.tasks import evaluation
 
-    data = evaluation.data_of(folder, args.data)
     total = len(data.lines(args.split, "source")[: args.limit])
     with counting(f"decoding {folder}", total) as progress:
         return evaluation.decode_split(

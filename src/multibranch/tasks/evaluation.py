@@ -8,7 +8,8 @@ from typing import Any
 from multibranch import configuration
 from multibranch.data import PreparedData
 from multibranch.decoding import Translator
-from multibranch.directory import read_config
+from multibranch.decoding.translator import saved_options
+from multibranch.directory import WEIGHTS, load_text, read_config
 from multibranch.errors import UserError
 from multibranch.metrics import Score, bleu, chrf, multi_bleu, paired_bootstrap, summarise, ter
 from multibranch.text import TextPipeline
@@ -60,6 +61,23 @@ def data_of(folder: str | Path, given: str | None = None) -> PreparedData:
             f"{folder} was trained on {place}, which is not there any more: give --data FOLDER"
         )
     return PreparedData.open(place)
+
+
+def checked_data(folder: str | Path, *, split: str, given: str | None = None) -> PreparedData:
+    """`data_of` a translation model, once all that decoding the split needs is seen to be there."""
+    task = task_of(folder)
+    if task != "translation":
+        raise UserError(
+            f"{folder} is a model of the task {task}, which is not scored beside translation models"
+        )
+    if not (Path(folder) / WEIGHTS).is_file():
+        raise UserError(f"{folder} is incomplete: it has no file {WEIGHTS}")
+    load_text(folder)
+    saved_options(folder)
+    data = data_of(folder, given)
+    for side in ("source", "target"):
+        data.lines(split, side)
+    return data
 
 
 def decode_split(
