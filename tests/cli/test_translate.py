@@ -132,10 +132,27 @@ def test_branches_count_from_one(run, folder):
 
 
 def test_prefixes_from_a_file(run, folder, translator, tmp_path):
-    (tmp_path / "prefixes").write_text("Ein\n\nund\n", encoding="utf-8")
+    (tmp_path / "prefixes").write_text("Ein\n\nund\n\n", encoding="utf-8")
     result = run("translate", folder, "--prefixes", tmp_path / "prefixes", given="\n".join(LINES))
     found = translator.generate(LINES, prefixes=["Ein", "", "und", ""])
     assert result.out[:-1].split("\n") == [hypotheses[0].text for hypotheses in found]
+
+
+@pytest.mark.parametrize("count", [0, 3, 5])
+def test_another_number_of_prefixes_is_refused(run, folder, tmp_path, count):
+    prefixes, lines, output = (tmp_path / name for name in ("prefixes", "lines", "output"))
+    prefixes.write_text("Ein\n" * count, encoding="utf-8")
+    lines.write_text("\n".join(LINES), encoding="utf-8")
+    words = ("translate", folder, "--prefixes", prefixes, "--quiet", "--chunk", 2)
+    result = run(*words, "--input", lines)
+    assert (result.status, result.out, result.err.count("\n")) == (2, "", 1)
+    assert f"{prefixes} has {count} lines and {lines} 4 lines: --prefixes needs" in result.err
+    # A pipe is known to be longer or shorter only where one of them ends.
+    result = run(*words, "--output", output, given="\n".join(LINES))
+    said = "more prefixes than the 4 lines" if count > 4 else f"more lines than the {count} prefix"
+    assert (result.status, result.out, result.err.count("\n")) == (2, "", 1)
+    assert f"there are {said}" in result.err
+    assert not output.exists()
 
 
 @pytest.mark.parametrize(

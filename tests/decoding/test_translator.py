@@ -1,6 +1,7 @@
 """The Translator: text in, text out, odd lines, ensembles, branches, options of the directory."""
 
 import importlib.util
+import itertools
 import json
 import shutil
 from dataclasses import asdict
@@ -225,7 +226,9 @@ def test_streaming_keeps_the_order_and_reads_no_further_than_a_chunk(translator)
             read.append(number)
             yield LINES[number % 4] if number % 5 else ""
 
-    stream = translator.stream(endless(), chunk=8, prefixes=["Ein"])
+    stream = translator.stream(
+        endless(), chunk=8, prefixes=itertools.chain(["Ein"], itertools.repeat(""))
+    )
     first = [next(stream) for _ in range(8)]
     assert len(read) == 8
     assert [line for line, _ in first] == [LINES[n % 4] if n % 5 else "" for n in range(8)]

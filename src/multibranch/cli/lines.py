@@ -28,6 +28,16 @@ def read_lines(stream: BinaryIO, name: str) -> Iterator[str]:
         yield _decode(line, number, name)
 
 
+def count_lines(stream: BinaryIO) -> int | None:
+    """How many lines are left in a file, which stays where it is; None for a pipe."""
+    if not _is_file(stream):
+        return None
+    start = stream.tell()
+    count = sum(1 for _ in stream)
+    stream.seek(start)
+    return count
+
+
 def _decode(line: bytes, number: int, name: str) -> str:
     try:
         return line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")

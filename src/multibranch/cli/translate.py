@@ -34,7 +34,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--tokenised", action="store_true", help="input and output are words separated by blanks"
     )
-    parser.add_argument("--prefixes", metavar="FILE", help="what each output begins with, by line")
+    parser.add_argument(
+        "--prefixes",
+        metavar="FILE",
+        help="what each output begins with, a line for every line of input",
+    )
     parser.add_argument("--json", action="store_true", help="write one JSON object a line")
     parser.add_argument("--chunk", type=int, help="lines to read and sort at a time")
     parser.add_argument("--batch-tokens", type=int, help="source tokens to decode together")
@@ -45,19 +49,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     import itertools
 
-    from multibranch.cli.lines import open_input, open_output, read_lines
+    from multibranch.cli.lines import count_lines, open_input, open_output, read_lines
     from multibranch.cli.progress import Progress
     from multibranch.cli.searching import load_translator, search_settings
 
     settings = search_settings(args)
     translator = load_translator(args)
     translator.options(**settings)  # wrong ones are refused before anything is read
-    prefixes: list[str] = []
+    prefixes: list[str] | None = None
     if args.prefixes is not None:
         with open_input(args.prefixes) as (stream, name):
             prefixes = list(read_lines(stream, name))
     shape = _json_line if args.json else _tab_lines if "n_best" in settings else _text_line
     with open_input(args.input) as (stream, name):
+        _check_counts(count_lines(stream), name, prefixes, args.prefixes)
         lines = read_lines(stream, name)
         first = list(itertools.islice(lines, 1))  # a file is checked before any output is begun
         with open_output(args.output) as output, Progress(quiet=args.quiet) as progress:
@@ -74,6 +79,17 @@ def run(args: argparse.Namespace) -> None:
                 output.write(shape(number, line, hypotheses).encode())
                 output.flush()
                 progress.note(hypotheses)
+
+
+def _check_counts(lines: int | None, name: str, prefixes: list[str] | None, file: str) -> None:
+    """Refuse another number of prefixes; lines of a pipe are counted as they are translated."""
+    from multibranch.errors import UserError, counted
+
+    if lines is not None and prefixes is not None and lines != len(prefixes):
+        raise UserError(
+            f"{file} has {counted(len(prefixes), 'line')} and {name} {counted(lines, 'line')}: "
+            "--prefixes needs one line for every line of input, a blank one for no prefix"
+        )
 
 
 def _text_line(number: int, source: str, hypotheses: list["Hypothesis"]) -> str:

@@ -29,6 +29,7 @@ PRECISIONS: dict[str, dict[str, Any]] = {
     "int8": {"dtype": torch.float32, "int8": True},
 }
 _UNUSED = re.compile(r"<unused\d+>")
+_ONE_EACH = "give one for every line, a blank one for none"
 _BLANK = Hypothesis((), 0.0, 0.0)  # what a blank line becomes: nothing, for certain
 
 
@@ -224,24 +225,34 @@ class Translator:
         self,
         lines: Iterable[str],
         *,
-        prefixes: Iterable[str] = (),
+        prefixes: Iterable[str] | None = None,
         chunk: int | None = None,
         **settings: Any,
     ) -> Iterator[tuple[str, list[Hypothesis]]]:
         """Every line with its hypotheses, in order, from input of any length.
 
-        `chunk` lines are read, sorted and decoded together. Where there are fewer prefixes than
-        lines, the rest have none. `settings` are those of `generate`.
+        `chunk` lines are read, sorted and decoded together. Prefixes, where they are given, end
+        where the lines do: else a UserError comes where one goes on. `settings` are those of
+        `generate`.
         """
         if chunk is not None and chunk < 1:
             raise UserError(f"chunk must be at least 1, not {chunk}")
         chunk = chunk or (16384 if self.device.type == "cuda" else 512)
-        reading, beginning = iter(lines), iter(prefixes)
+        reading, beginning = iter(lines), None if prefixes is None else iter(prefixes)
+        done = 0
         while lot := list(itertools.islice(reading, chunk)):
-            begun = list(itertools.islice(beginning, len(lot)))
-            begun += [""] * (len(lot) - len(begun))
-            given = begun if any(begun) else None
+            given = None
+            if beginning is not None:
+                begun = list(itertools.islice(beginning, len(lot)))
+                if len(begun) < len(lot):
+                    said = counted(done + len(begun), "prefix", "prefixes")
+                    raise UserError(f"there are more lines than the {said}: {_ONE_EACH}")
+                given = begun if any(begun) else None
+            done += len(lot)
             yield from zip(lot, self.generate(lot, prefixes=given, **settings))
+        if beginning is not None and next(beginning, None) is not None:
+            said = counted(done, "line")
+            raise UserError(f"there are more prefixes than the {said}: {_ONE_EACH}")
 
     def write(
         self, found: list[list[Hypothesis]], *, tokenised: bool = False, distinct: bool = True
