@@ -242,6 +242,33 @@ def test_an_output_behind_a_link_is_replaced_and_the_link_stays(run, folder, tra
         assert behind.read_text(encoding="utf-8") == translator.translate([given])[0] + "\n"
 
 
+@pytest.mark.parametrize("option", ["--input", "--prefixes"])
+@pytest.mark.parametrize("kind", ["same", "link", "hard link"])
+def test_an_output_that_is_the_input_is_refused(run, folder, tmp_path, option, kind):
+    source, output = tmp_path / "source", tmp_path / "output"
+    source.write_text("rot\n", encoding="utf-8")
+    if kind == "link":
+        output.symlink_to(source)
+    elif kind == "hard link":
+        output.hardlink_to(source)
+    else:
+        output = source
+    result = run("translate", folder, option, source, "--output", output, given="rot\n")
+    assert (result.status, result.out, result.err.count("\n")) == (2, "", 1)
+    assert f"--output {output} is the file that is read as {source}" in result.err
+    assert source.read_text(encoding="utf-8") == "rot\n"
+
+
+def test_an_output_that_is_standard_input_is_refused(folder, tmp_path, monkeypatch, capsys):
+    source = tmp_path / "source"
+    source.write_text("rot\n", encoding="utf-8")
+    with source.open(encoding="utf-8") as stream:
+        monkeypatch.setattr(sys, "stdin", stream)
+        assert main(["translate", str(folder), "--output", str(source)]) == 2
+    assert "is the file that is read as standard input" in capsys.readouterr().err
+    assert source.read_text(encoding="utf-8") == "rot\n"
+
+
 def test_an_output_that_is_no_file_is_written_to(run, folder, translator, tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)

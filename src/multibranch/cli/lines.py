@@ -48,6 +48,20 @@ def _decode(line: bytes, number: int, name: str) -> str:
         ) from None
 
 
+def check_apart(stream: BinaryIO, name: str, output: str | None) -> None:
+    """Refuse an output that is the file which is read, under whatever name: it would be lost."""
+    there = None if output is None else _status(output)
+    if (
+        there is not None
+        and _is_file(stream)
+        and os.path.samestat(os.fstat(stream.fileno()), there)
+    ):
+        raise UserError(
+            f"--output {output} is the file that is read as {name}, and would be overwritten: "
+            "give it another name"
+        )
+
+
 def _is_file(stream: BinaryIO) -> bool:
     try:
         return stat.S_ISREG(os.fstat(stream.fileno()).st_mode)

@@ -30,7 +30,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     add_model_arguments(parser)
     parser.add_argument("--input", metavar="FILE", help="what to read instead of standard input")
-    parser.add_argument("--output", metavar="FILE", help="where to write, whole or not at all")
+    parser.add_argument(
+        "--output", metavar="FILE", help="where to write, whole or not at all; not the input"
+    )
     parser.add_argument(
         "--tokenised", action="store_true", help="input and output are words separated by blanks"
     )
@@ -49,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     import itertools
 
-    from multibranch.cli.lines import count_lines, open_input, open_output, read_lines
+    from multibranch.cli.lines import check_apart, count_lines, open_input, open_output, read_lines
     from multibranch.cli.progress import Progress
     from multibranch.cli.searching import load_translator, search_settings
 
@@ -59,9 +61,11 @@ def run(args: argparse.Namespace) -> None:
     prefixes: list[str] | None = None
     if args.prefixes is not None:
         with open_input(args.prefixes) as (stream, name):
+            check_apart(stream, name, args.output)
             prefixes = list(read_lines(stream, name))
     shape = _json_line if args.json else _tab_lines if "n_best" in settings else _text_line
     with open_input(args.input) as (stream, name):
+        check_apart(stream, name, args.output)
         _check_counts(count_lines(stream), name, prefixes, args.prefixes)
         lines = read_lines(stream, name)
         first = list(itertools.islice(lines, 1))  # a file is checked before any output is begun
