@@ -81,6 +81,31 @@ def test_scores_are_those_of_the_outputs_with_their_signatures(
     assert result["signatures"]["multi_bleu"] == expected.signature
 
 
+@pytest.mark.parametrize(
+    ("words", "sentences", "said"),
+    [
+        ([], 12, " on test"),
+        (["--limit", 12], 12, " on test"),
+        (["--limit", 5], 5, " on the first 5 sentences of test"),
+        (["--limit", 1], 1, " on the first 1 sentence of test"),
+    ],
+)
+def test_a_result_says_how_many_sentences_were_scored(
+    models: list[Path],
+    words: list[object],
+    sentences: int,
+    said: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "400")
+    monkeypatch.chdir(models[0].parent)
+    _, out, _ = called(capsys, "evaluate", models[0].name, *words, "--json")
+    assert json.loads(out)["sentences"] == sentences
+    _, table, _ = called(capsys, "evaluate", models[0].name, *words)
+    assert table.splitlines()[0].rstrip() == models[0].name + said
+
+
 def test_several_seeds_and_a_comparison(
     models: list[Path], capsys: pytest.CaptureFixture[str]
 ) -> None:

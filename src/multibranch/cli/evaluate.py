@@ -28,7 +28,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--beam", type=int, help="hypotheses kept alive (default: the model's)")
     parser.add_argument("--length-penalty", type=float, help="α (default: the model's)")
     parser.add_argument("--branches", metavar="1,3", help="decode with these branches only, from 1")
-    parser.add_argument("--limit", type=int, help="score only the first so many sentences")
+    parser.add_argument(
+        "--limit", type=int, help="score only the first so many sentences; the result says so"
+    )
     parser.add_argument("--valid-only", action="store_true", help="code: best output that parses")
     parser.add_argument("--output", metavar="FILE", help="write the first model's output here")
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
@@ -124,7 +126,11 @@ def _evaluate_translation(args: argparse.Namespace) -> None:
     }
     outputs = [_decode(folder, corpora[folder], args) for folder in args.models]
     scores = outputs[0].scores()
-    result: dict[str, Any] = {"model": args.models[0], "split": args.split}
+    result: dict[str, Any] = {
+        "model": args.models[0],
+        "split": args.split,
+        "sentences": len(outputs[0].lines),
+    }
     result |= {name: round(score.value, 2) for name, score in scores.items()}
     result["signatures"] = {name: score.signature for name, score in scores.items()}
     if len(outputs) > 1:
@@ -142,7 +148,7 @@ def _evaluate_translation(args: argparse.Namespace) -> None:
 
         print(json.dumps(result, indent=2, ensure_ascii=False))
     else:
-        _show(result)
+        _show(result, whole=len(corpora[args.models[0]].lines(args.split, "target")))
 
 
 def _decode(folder: str, data: Any, args: argparse.Namespace) -> Any:
@@ -170,12 +176,18 @@ def _search(args: argparse.Namespace) -> dict[str, Any]:
     return {name: value for name, value in asked.items() if value is not None}
 
 
-def _show(result: dict[str, Any]) -> None:
+def _show(result: dict[str, Any], *, whole: int) -> None:
+    """Print a result as a table; `whole` are the sentences that the split has."""
     from rich.console import Console
     from rich.table import Table
 
+    from multibranch.errors import counted
+
+    scored = result["split"]
+    if result["sentences"] < whole:
+        scored = f"the first {counted(result['sentences'], 'sentence')} of {scored}"
     console = Console(file=sys.stdout, highlight=False)
-    table = Table(title=f"{result['model']} on {result['split']}", title_justify="left")
+    table = Table(title=f"{result['model']} on {scored}", title_justify="left")
     table.add_column("metric")
     table.add_column("score", justify="right")
     seeds = result.get("seeds")
