@@ -138,6 +138,28 @@ def test_models_of_different_test_sets_are_not_compared(
         assert "would be scored on different references" in error.splitlines()[-1]
 
 
+def test_a_relative_corpus_is_named_as_it_was_looked_up(
+    models: list[Path],
+    data: PreparedData,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = shutil.copytree(models[0], tmp_path / "model")
+    config = json.loads((model / "config.json").read_text())
+    config["training"]["data"] = data.folder.name
+    (model / "config.json").write_text(json.dumps(config))
+    monkeypatch.chdir(tmp_path)
+    status, out, error = called(capsys, "evaluate", "model")
+    assert (status, out) == (2, "")
+    assert error == (
+        "multibranch evaluate: model was trained on corpus, and from here there is no folder "
+        f"{tmp_path / 'corpus'}: give --data FOLDER\n"
+    )
+    monkeypatch.chdir(data.folder.parent)
+    assert called(capsys, "evaluate", model, "--limit", 1)[0] == 0
+
+
 @pytest.mark.parametrize("option", [["--compare"], []])
 @pytest.mark.parametrize(
     ("wrong", "said"),

@@ -58,7 +58,8 @@ def data_of(folder: str | Path, given: str | None = None) -> PreparedData:
     place = Path(training["data"])
     if not place.is_dir():
         raise UserError(
-            f"{folder} was trained on {place}, which is not there any more: give --data FOLDER"
+            f"{folder} was trained on {place}, and from here there is no folder "
+            f"{place.absolute()}: give --data FOLDER"
         )
     return PreparedData.open(place)
 
