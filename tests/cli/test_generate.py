@@ -14,6 +14,7 @@ from multibranch.directory import read_config, save_model
 from multibranch.nn import MultiBranchTransformer
 from multibranch.tasks.code import CodeGenerator
 from multibranch.text.code import code_to_text, text_to_code
+from multibranch.training.config import CODE_LENGTH
 
 DESCRIPTION = "count all players ."
 
@@ -145,6 +146,18 @@ def test_words_that_the_model_has_never_seen_are_named(
     captured = capsys.readouterr()
     assert captured.err == "not in the model's vocabulary: zebras\n"
     assert "zebras" not in captured.out
+
+
+def test_help_says_how_long_code_may_be(capsys: pytest.CaptureFixture[str]) -> None:
+    for verb, said, shows_ratio in (
+        ("generate", f"(default: the model directory's, else {CODE_LENGTH})", False),
+        ("translate", "(default: a multiple of the source's)", True),
+    ):
+        with pytest.raises(SystemExit):
+            main([verb, "--help"])
+        shown = " ".join(capsys.readouterr().out.split())
+        assert f"no output has more tokens {said}" in shown
+        assert ("--max-ratio" in shown) == shows_ratio
 
 
 def test_a_java_model_writes_java(

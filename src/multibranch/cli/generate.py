@@ -27,6 +27,12 @@ if TYPE_CHECKING:
     from multibranch.tasks.code import CodeGenerator
 
 _COMMENT = {"java": "//", "python": "#"}
+# A description does not say how long its code is: no multiple of its length bounds the output.
+_HELP = {
+    "max_length": "no output has more tokens (default: the model directory's, else 256)",
+    "max_ratio": argparse.SUPPRESS,
+    "max_extra": argparse.SUPPRESS,
+}
 _CHUNK = 256  # descriptions of a file that are decoded together
 
 
@@ -53,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--json", action="store_true", help="write one JSON object a description")
     parser.add_argument("--device", default="auto", help="cpu, cuda or auto (default)")
-    add_search_arguments(parser)
+    add_search_arguments(parser, differing=_HELP)
 
 
 def run(args: argparse.Namespace) -> None:

@@ -1,6 +1,7 @@
 """The arguments that every verb which decodes takes, and the Translator they ask for."""
 
 import argparse
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from multibranch.errors import UserError
@@ -65,12 +66,20 @@ def add_precision(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_search_arguments(parser: argparse.ArgumentParser) -> None:
-    """How to search; what is not said is what the model directory says."""
+def add_search_arguments(
+    parser: argparse.ArgumentParser, *, differing: Mapping[str, str] | None = None
+) -> None:
+    """How to search; what is not said is what the model directory says.
+
+    `differing`: the help of options that mean something else for this verb.
+    """
     group = parser.add_argument_group("search", "defaults are those of the model directory")
     for name, (kind, what) in _OPTIONS.items():
         group.add_argument(
-            f"--{name.replace('_', '-')}", type=kind, metavar=kind.__name__.upper(), help=what
+            f"--{name.replace('_', '-')}",
+            type=kind,
+            metavar=kind.__name__.upper(),
+            help=(differing or {}).get(name, what),
         )
     group.add_argument(
         "--sample", action="store_true", default=None, help="draw instead of searching the best"
