@@ -164,6 +164,9 @@ def test_another_number_of_prefixes_is_refused(run, folder, tmp_path, count):
         (["--beam", "2", "--n-best", "5"], "a beam of 2 cannot give the 5 best"),
         (["--input", "/nowhere/at/all"], "cannot read /nowhere/at/all"),
         (["--output", "/nowhere/at/all"], "cannot write /nowhere/at/all"),
+        (["--batch-tokens", "0"], "--batch-tokens must be at least 1, not 0"),
+        (["--batch-tokens", "-7"], "--batch-tokens must be at least 1, not -7"),
+        (["--chunk", "0"], "--chunk must be at least 1, not 0"),
         (["--device", "quantum"], "no device 'quantum'"),
     ],
 )

@@ -132,6 +132,12 @@ def test_overwriting_replaces_prepared_folders_only(
         (["--merges", "0"], "--merges must be at least 1"),
         (["--vocabulary", "0"], "--vocabulary must be at least 5"),
         (["--hold-out", "1"], "--hold-out must be at least 2"),
+        (["--jobs", "0"], "--jobs must be at least 1, not 0"),
+        (["--jobs", "-2"], "--jobs must be at least 1, not -2"),
+        (["--max-length", "-3"], "--max-length must be at least 1, or 0 to keep all pairs, not -3"),
+        (["--max-ratio", "-2"], "--max-ratio must be at least 1, or 0 to keep all pairs, not -2"),
+        (["--max-ratio", "0.5"], "--max-ratio must be at least 1, or 0 to keep all pairs, not 0.5"),
+        (["--max-ratio", "nan"], "--max-ratio must be at least 1, or 0 to keep all pairs, not nan"),
     ],
 )
 def test_numbers_that_cannot_be_are_refused(
@@ -139,7 +145,9 @@ def test_numbers_that_cannot_be_are_refused(
 ) -> None:
     status, _, error = call([*corpus(tmp_path), *words], tmp_path / "out", capsys)
     assert status == 2
-    assert said in error.splitlines()[-1]
+    assert said in error
+    assert len(error.splitlines()) == 1  # no stage was begun
+    assert not (tmp_path / "out").exists()
 
 
 def test_the_manifest_says_what_the_folder_was_made_from(

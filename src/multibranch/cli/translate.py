@@ -54,7 +54,11 @@ def run(args: argparse.Namespace) -> None:
     from multibranch.cli.lines import check_apart, count_lines, open_input, open_output, read_lines
     from multibranch.cli.progress import Progress
     from multibranch.cli.searching import load_translator, search_settings
+    from multibranch.errors import UserError
 
+    for option, value in (("--chunk", args.chunk), ("--batch-tokens", args.batch_tokens)):
+        if value is not None and value < 1:
+            raise UserError(f"{option} must be at least 1, not {value}")
     settings = search_settings(args)
     translator = load_translator(args)
     translator.options(**settings)  # wrong ones are refused before anything is read

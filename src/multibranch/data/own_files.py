@@ -1,5 +1,6 @@
 """Which recipe the user asks for, and from which files: a known corpus, or the user's own text."""
 
+import math
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
@@ -34,6 +35,7 @@ def requested(
     """The recipe with the user's settings, and the places to look for its files."""
     found = find_recipe(recipe)
     _check_numbers(hold_out=hold_out, merges=merges, vocabulary=vocabulary)
+    _check_limits(max_length=max_length, max_ratio=max_ratio)
     own = _own_files(source, target, train, valid, test)
     if "train" in own and "valid" not in own and "test" not in own and hold_out < 3:
         raise UserError(
@@ -82,6 +84,16 @@ def _check_numbers(*, hold_out: int, merges: int | None, vocabulary: Sequence[in
     least = len(SPECIAL_TOKENS) + 1
     if vocabulary is not None and min(vocabulary) < least:
         raise UserError(f"--vocabulary must be at least {least}, not {min(vocabulary)}.")
+
+
+def _check_limits(*, max_length: int | None, max_ratio: float | None) -> None:
+    if max_length is not None and max_length < 0:
+        raise UserError(
+            f"--max-length must be at least 1, or 0 to keep all pairs, not {max_length}."
+        )
+    # Of two lengths the longer is at least 1 times the shorter: below that no pair would be left.
+    if max_ratio is not None and max_ratio != 0 and not 1 <= max_ratio < math.inf:
+        raise UserError(f"--max-ratio must be at least 1, or 0 to keep all pairs, not {max_ratio}.")
 
 
 def _own_files(

@@ -50,6 +50,8 @@ def prepare(
     chooses among GLUE's. Gives back the manifest, and whether the work was done now (False: the
     folder was there).
     """
+    if jobs is not None and jobs < 1:
+        raise UserError(f"--jobs must be at least 1, not {jobs}.")
     output = Path(output)
     progress = progress or _silent
     if isinstance(recipe, Recipe) and not places and not overwrite:
@@ -75,7 +77,7 @@ def prepare(
         done = finished(output, request)
         if done is not None:
             return done, False
-    work = _Work(recipe, files, skip_bad_lines, jobs or default_jobs(), progress)
+    work = _Work(recipe, files, skip_bad_lines, default_jobs() if jobs is None else jobs, progress)
     with Workshop(output, overwrite=overwrite) as folder:
         results = work.run(folder)
         return write_manifest(folder, request=request, results=results), True
