@@ -223,6 +223,21 @@ def test_an_output_that_cannot_be_written_is_one_line(
     assert error.startswith("multibranch branch: ")
 
 
+def test_inspect_makes_the_folder_of_its_pictures(
+    models: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "more" / "pictures"
+    status, _, error = called(capsys, "inspect", models[0], "ein", "--output", folder / "dog")
+    assert status == 0, error
+    assert sorted(path.name for path in folder.iterdir()) == ["dog.html", "dog.png"]
+    (tmp_path / "file").touch()
+    words = ("inspect", models[0], "ein", "--output", tmp_path / "file" / "dog")
+    status, out, error = called(capsys, *words)
+    assert (status, out) == (2, "")
+    assert error.startswith(f"multibranch inspect: {tmp_path / 'file'}: ")
+    assert len(error.splitlines()) == 1
+
+
 @pytest.mark.parametrize(("device", "status"), [("auto", 0), ("nonsense", 2)])
 def test_inspect_takes_the_devices_that_the_others_take(
     models: list[Path],

@@ -19,7 +19,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--output",
         default="attention",
         metavar="PATH",
-        help="where the pictures go, without .png and .html (default: attention)",
+        help="where the pictures go, without .png and .html (default: attention); a folder that is "
+        "not there is made",
     )
     parser.add_argument("--beam", type=int, help="width of the beam")
     parser.add_argument("--device", default="cpu", help="auto, cpu (default) or cuda")
@@ -35,16 +36,14 @@ def run(args: argparse.Namespace) -> None:
     from multibranch.decoding.picture import draw
     from multibranch.decoding.translator import choose_device, saved_options
     from multibranch.directory import load_model, load_text
-    from multibranch.errors import UserError
 
     output = Path(args.output)
-    if not output.parent.is_dir():
-        raise UserError(f"there is no folder {output.parent} to write the pictures to; make it")
     model, text = load_model(args.model, device=choose_device(args.device)), load_text(args.model)
     options = saved_options(args.model)
     if args.beam is not None:
         options["beam"] = args.beam
     inspection = inspect(model, text, args.sentence, target=args.target, **options)
+    output.parent.mkdir(parents=True, exist_ok=True)
     picture = draw(inspection, output.with_name(output.name + ".png"))
     page = write_page(inspection, output.with_name(output.name + ".html"))
     layers = [
