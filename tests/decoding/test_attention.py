@@ -134,8 +134,8 @@ def test_inspect_writes_a_picture_and_a_page(folder, tmp_path, capsys):
     assert width > 600
     assert height > 400
     assert Path(said["html"]).read_text(encoding="utf-8").startswith("<!doctype html>")
-    assert main([*words, "--output", str(tmp_path / "nowhere" / "look")]) == 2
-    assert "there is no folder" in capsys.readouterr().err
+    assert main([*words, "--output", str(tmp_path / "new" / "look")]) == 0
+    assert (tmp_path / "new" / "look.png").is_file()
     assert main(["inspect", str(tmp_path / "nothing"), SENTENCE]) == 2
     with pytest.raises(UserError, match="the sentence is empty"):
         inspect(load_model(folder), load_text(folder), "  ")
