@@ -86,7 +86,7 @@ def test_two_commands_share_the_trials_of_one_study(
     for trial in recorded["trials"]:
         assert trial["scores"]["multi_bleu"]["signature"].startswith("multi-bleu|")
         assert trial["command"].endswith(f"--only {trial['key']} --output {out}")
-        assert trial["command"].removesuffix(".s1") in page
+        assert trial["command"].replace(".s1 ", " ") in page
     assert "<svg" in page and "http" not in page.replace("http://www.w3.org/", "")
 
 
