@@ -1,7 +1,7 @@
 """Study files: every one loads, mirrors its tables completely, and names its mistakes."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -198,3 +198,15 @@ def test_what_ends_training_makes_another_trial(write_study: Callable[..., Path]
 
     assert fingerprint("3") != fingerprint("9")
     assert fingerprint("3") == fingerprint("3")
+
+
+def test_a_trial_is_outdated_by_other_settings_but_not_by_a_corpus_that_went(
+    write_study: Callable[..., Path],
+) -> None:
+    study = load_study(str(write_study()))
+    bench, experiment = Bench(study=study, output=Path("out")), study.experiments()[0]
+    record = {"experiment": asdict(experiment), "fingerprint": bench.fingerprint(experiment)}
+    assert not bench.is_outdated(record)
+    assert bench.is_outdated({**record, "fingerprint": "other"})
+    gone = asdict(replace(experiment, corpus="gone"))
+    assert not bench.is_outdated({"experiment": gone, "fingerprint": "other"})

@@ -143,8 +143,13 @@ class Bench:
         return self._fingerprints[experiment.key]
 
     def is_outdated(self, record: dict[str, Any]) -> bool:
-        """Whether a trial ran with other settings, or other data where that is at hand."""
+        """Whether a trial ran with other settings, or other data where that is at hand.
+
+        One of a corpus that the study has no more is not: it cannot be run again.
+        """
         experiment = Experiment(**record["experiment"])
+        if experiment.corpus not in (corpus.name for corpus in self.study.corpora):
+            return False
         corpus = self.study.corpus(experiment.corpus)
         folder = self.data.get(corpus.name, corpus.folder)
         if folder is not None and self._manifest(corpus) is None:
