@@ -52,11 +52,12 @@ CONFIGS = Path(__file__).resolve().parents[1] / "configs"
 RATES = (0.0, 0.1, 0.2, 0.3)
 NAMES = ("baseline", "narrow", *(f"mat-{rate}" for rate in RATES))
 # An epoch is about 1,000 updates; full checkpoints are large. The BLEU of greedy outputs changes by
-# half a point from one validation to the next, and rises long after the loss was least: less
-# patience ends runs at a chance peak.
+# half a point from one validation to the next, rises long after the loss was least, and can be high
+# by chance early on.
 DEFAULTS = {
-    "train.validate_every": 1000,
-    "train.patience": 20,
+    "train.validate_every": 2000,
+    "train.patience": 6,
+    "train.judge_from": 20000,
     "train.checkpoint_minutes": 60,
     "train.keep_checkpoints": 1,
     "train.log_every": 500,

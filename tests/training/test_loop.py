@@ -254,6 +254,15 @@ def test_scores_of_the_warm_up_decide_nothing() -> None:
     assert (warming_up.best_update, warming_up.stale) == (20, 0)
 
 
+@pytest.mark.parametrize("stop_on", ["loss", "score"])
+def test_validations_before_judge_from_decide_nothing(stop_on: str) -> None:
+    train = TrainConfig(warmup=1, stop_on=stop_on, judge_from=30)
+    progress = progress_after(1.0, 2.0, 9.0, 8.0, 8.5, 8.6, train=train)
+    assert (progress.best_loss, progress.best_update, progress.stale) == (8.0, 40, 2)
+    from_the_first = TrainConfig(warmup=30, stop_on=stop_on, judge_from=0)
+    assert progress_after(1.0, 2.0, 9.0, train=from_the_first).stale == 2
+
+
 def test_losses_and_what_starts_from_a_model_count_from_the_beginning() -> None:
     for settings in ({"stop_on": "loss"}, {"stop_on": "score", "init_from": "runs/transformer"}):
         train = TrainConfig(warmup=30, **settings)

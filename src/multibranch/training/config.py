@@ -82,6 +82,7 @@ class TrainConfig:
     max_updates: int | None = None
     max_minutes: float | None = None
     patience: int | None = None
+    judge_from: int | None = None
     validate_every: int | None = None
     validate_score: bool = False
     validate_sentences: int = 1000
@@ -188,6 +189,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "train.max_updates": (1, math.inf),
     "train.max_minutes": (0, math.inf),
     "train.patience": (1, math.inf),
+    "train.judge_from": (0, math.inf),
     "train.validate_every": (1, math.inf),
     "train.validate_sentences": (1, math.inf),
     "train.average": (0, math.inf),

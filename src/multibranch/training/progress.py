@@ -40,24 +40,23 @@ class Progress:
     ) -> bool:
         """Take a validation into account; says whether it is the best so far.
 
-        Scores that a model from random weights has while its learning rate still rises decide
-        nothing: one that writes the same words for every source can score well by chance. The
-        first score after the warm-up is better than all before it, which try no one's patience.
+        Validations before update `judged_from` try no one's patience, and the first one after it
+        is better than all of them.
         """
         by_score = train.stop_on == "score"
-        by_chance = by_score and train.init_from is None
+        judged_from = _judged_from(train)
         self.validated, self.loss = self.update, loss
         value, before = (score if by_score else loss), self.best
         if value is None or not math.isfinite(value):
             better = False
-        elif before is None or (by_chance and self.best_update < train.warmup <= self.update):
+        elif before is None or self.best_update < judged_from <= self.update:
             better = True
         else:
             better = value > before if by_score else value < before
         if better:
             self.best, self.best_update, self.stale = value, self.update, 0
             self.best_loss, self.best_plain, self.best_score = loss, plain, score
-        elif not (by_chance and self.update < train.warmup):
+        elif self.update >= judged_from:
             self.stale += 1
         return better
 
@@ -92,6 +91,17 @@ class Outcome:
     def interrupted(self) -> bool:
         """Whether a signal stopped it before its end."""
         return self.signal is not None
+
+
+def _judged_from(train: TrainConfig) -> int:
+    """The first update whose validation decides something.
+
+    Where scores decide, those that a model from random weights has while its learning rate still
+    rises are left out: one that writes the same words for every source can score well by chance.
+    """
+    if train.judge_from is not None:
+        return train.judge_from
+    return train.warmup if train.stop_on == "score" and train.init_from is None else 0
 
 
 def reason_to_stop(train: TrainConfig, progress: Progress, *, out_of_time: bool) -> str | None:
