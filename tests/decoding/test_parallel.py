@@ -64,6 +64,17 @@ def test_one_failure_ends_the_others(two_threads):
     assert ended.is_set()
 
 
+def test_who_may_stop_the_work_can_use_the_same_event_again(two_threads):
+    stop = threading.Event()
+
+    def work(item: int, event: threading.Event) -> int:
+        return item * 10 + event.is_set()
+
+    for _ in range(2):
+        assert sorted(spread(work, range(3), workers=2, stop=stop)) == [(0, 0), (1, 10), (2, 20)]
+    assert not stop.is_set()
+
+
 def test_breaking_off_breaks_the_searches_off(two_threads):
     models = Ensemble([Stepper(reference.random_model(3, vocabulary=16))])
     sources = [[5, 6, 7, 2]] * 64

@@ -41,7 +41,9 @@ def spread(
             futures = {pool.submit(work, item, stop): item for item in items}
             for future in as_completed(futures):
                 yield futures[future], future.result()
-        finally:
+        except BaseException:
             stop.set()
+            raise
+        finally:
             pool.shutdown(wait=True, cancel_futures=True)
             torch.set_num_threads(before)
