@@ -200,6 +200,14 @@ def test_what_ends_training_makes_another_trial(write_study: Callable[..., Path]
     assert fingerprint("3") == fingerprint("3")
 
 
+def test_other_length_penalties_make_another_trial(write_study: Callable[..., Path]) -> None:
+    study = load_study(str(write_study()))
+    other = replace(study, length_penalties=[0.6, 1.0])
+    benches = [Bench(study=each, output=Path("out")) for each in (study, other)]
+    for experiment in study.experiments():
+        assert benches[0].folder(experiment) != benches[1].folder(experiment)
+
+
 def test_a_trial_is_outdated_by_other_settings_but_not_by_a_corpus_that_went(
     write_study: Callable[..., Path],
 ) -> None:

@@ -130,13 +130,15 @@ class Bench:
                 if key not in NOT_PART
             }
             parent = experiment.parent
-            parts = [
+            parts: list[Any] = [
                 experiment.key,
                 kept,
                 self.study.limits(experiment),
                 None if parent is None else self.fingerprint(parent),
                 self._manifest(corpus),
             ]
+            if self.study.length_penalties:
+                parts.append(self.study.length_penalties)
             text = json.dumps(parts, sort_keys=True)
             digest = hashlib.sha256(text.encode()).hexdigest()
             self._fingerprints[experiment.key] = digest[:6]
