@@ -181,8 +181,9 @@ def test_data_is_found_by_name_by_folder_and_by_what_holds_them_all(tmp_path: Pa
     assert parse_data([str(tmp_path)], study) == both
     assert parse_data([f"{both['en-de']}"], study) == {"en-de": both["en-de"]}
     assert parse_data(["en-de=x"], study) == {"en-de": "x"}
-    with pytest.raises(UserError, match="several corpora"):
-        parse_data([str(tmp_path / "none")], study)
+    for before in ([], ["en-de=x"], [both["de-en"]]):
+        with pytest.raises(UserError, match=r"none: the study has several corpora"):
+            parse_data([*before, str(tmp_path / "none")], study)
     assert parse_data(["x"], load_study("ted-de-en")) == {"de-en": "x"}
 
 

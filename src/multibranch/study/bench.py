@@ -208,18 +208,20 @@ def parse_data(said: list[str], study: Study) -> dict[str, str]:
             prepared = (place / "manifest.json").is_file() or not inner.is_dir()
             found[corpus.name] = str(place if prepared else inner)
             continue
+        inside: dict[str, str] = {}
         for corpus in study.corpora:
             name = Path(corpus.folder or corpus.name).name
             if place.name == name and (place / "manifest.json").is_file():
-                found[corpus.name] = str(place)
+                inside[corpus.name] = str(place)
             elif (place / name).is_dir():
-                found[corpus.name] = str(place / name)
-        if not found:
+                inside[corpus.name] = str(place / name)
+        if not inside:
             names = ", ".join(Path(c.folder or c.name).name for c in study.corpora)
             raise UserError(
                 f"--data {word}: the study has several corpora, and none of the folders {names} is "
                 "there; or give each: --data NAME=FOLDER"
             )
+        found |= inside
     return found
 
 
