@@ -164,6 +164,16 @@ def test_a_trial_given_back_waits_again_and_an_imported_one_is_done(url: str) ->
     assert one.take(BASE) is None
 
 
+def test_between_two_trials_of_an_experiment_it_waits(url: str) -> None:
+    one, other = queue(url), queue(url)
+    trial = one.take(MAT)
+    assert trial is not None
+    # The first half of giving it back, which is all that another worker may see.
+    one.storage.set_trial_state_values(trial, one.state.FAIL)
+    assert MAT.key not in other.trials()
+    assert other.states()[MAT.key] == "waiting"
+
+
 def test_a_storage_that_is_not_there_is_said_to_be(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="cannot be opened"):
         open_storage("postgresql://nobody@localhost:1/none?connect_timeout=1")

@@ -129,7 +129,10 @@ class Queue:
         return wanted is None or has is None or wanted == has
 
     def states(self) -> dict[str, str]:
-        """waiting, running, done or failed, by key."""
+        """waiting, running, done or failed, by key.
+
+        Who gives an experiment back strikes its trial out and adds another: in between it waits.
+        """
         names = {
             self.state.WAITING: "waiting",
             self.state.RUNNING: "running",
@@ -137,7 +140,8 @@ class Queue:
             self.state.FAIL: "failed",
             self.state.PRUNED: "done",
         }
-        return {key: names[trial.state] for key, trial in self.trials().items()}
+        found = {key: names[trial.state] for key, trial in self.trials().items()}
+        return {experiment.key: "waiting" for experiment in self.experiments} | found
 
     def records(self) -> dict[str, dict[str, Any]]:
         """The records of everything that is done, by key."""
