@@ -10,7 +10,7 @@ import pytest
 from multibranch import configuration
 from multibranch.cli import main
 from multibranch.study.plan import Search
-from multibranch.study.searching import propose
+from multibranch.study.searching import _sampler, propose
 from multibranch.training import Config
 
 optuna = pytest.importorskip("optuna")
@@ -28,6 +28,11 @@ def test_a_proposal_has_one_value_for_every_layer() -> None:
         assert all(0.1 <= rate <= 0.3 + 1e-9 for rate in model.drop_branch)
         assert model.drop_kind in ("branch", "head")
     assert configuration.differences(base, Config()) == []
+
+
+def test_any_seed_that_the_verb_takes_gives_draws() -> None:
+    study = optuna.create_study(sampler=_sampler(Search(), 2**32 - 1, done=3))
+    assert propose(study.ask(), Search(), Config()).model.drop_kind in ("branch", "head")
 
 
 def test_a_search_counts_its_trials_over_several_commands(

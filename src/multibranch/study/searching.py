@@ -79,10 +79,11 @@ def _sampler(space: Search, seed: int, *, done: int) -> Any:
 
     import optuna
 
+    draws = (1000 * seed + done) % 2**32  # NumPy takes no larger seed
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # multivariate TPE is called experimental
         return optuna.samplers.TPESampler(
-            multivariate=True, n_startup_trials=space.first_trials, seed=1000 * seed + done
+            multivariate=True, n_startup_trials=space.first_trials, seed=draws
         )
 
 
