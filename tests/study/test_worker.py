@@ -120,6 +120,26 @@ def test_a_killed_workers_trial_goes_on_where_it_was_saved(
     assert json.loads((folder / "trial.json").read_text(encoding="utf-8"))["updates"] == 150
 
 
+def models_in(out: Path) -> set[str]:
+    """How those trials started whose models are kept."""
+    return {path.parent.name.split(".")[1] for path in out.glob("trials/*/model.safetensors")}
+
+
+def test_models_that_the_rest_of_the_study_starts_from_are_not_discarded(
+    write_study: Callable[..., Path], tmp_path: Path
+) -> None:
+    file, out = write_study(), tmp_path / "out"
+    words = ("run", file, "--output", out, "--device", "cpu", "--discard-models")
+    assert study(*words, "--only", "proximal") == 0
+    assert models_in(out) == {"scratch", "proximal"}  # some of the latter are yet to be pruned
+    assert study(*words) == 0
+    assert models_in(out) == {"scratch", "proximal"}
+    records = Queue(open_storage(f"sqlite:///{out}/study.db"), "tiny", []).records()
+    assert sorted(key.split(".")[1] for key in records) == [
+        "continued", "proximal", "proximal", "pruned", "pruned", "scratch"
+    ]  # fmt: skip
+
+
 def test_ctrl_c_gives_the_trial_back(
     write_study: Callable[..., Path], study_command: Start, tmp_path: Path
 ) -> None:
@@ -183,5 +203,4 @@ def test_two_workers_of_one_command_share_a_postgresql(
     assert study(*words, "--only", "proximal", "--workers", "2", "--discard-models") == 0
     check_shared(postgresql, file, only="proximal")
     assert not list(out.glob("*.db"))
-    models = {path.parent.name.split(".")[1] for path in out.glob("trials/*/model.safetensors")}
-    assert models == {"scratch"}
+    assert models_in(out) == {"scratch", "proximal"}

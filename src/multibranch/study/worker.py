@@ -103,10 +103,15 @@ def _run(job: Work, queue: Queue, experiment: Experiment, trial: int) -> dict[st
         return None
     if not queue.done(trial, record):
         return None
-    started_from = {e.parent.key for e in job.experiments if e.parent is not None}
-    if job.discard_models and experiment.key not in started_from:
+    if job.discard_models and experiment.cell not in _started_from(job):
         tidy(job.bench.folder(experiment), model=True)
     return record
+
+
+def _started_from(job: Work) -> set[str]:
+    """The cells whose models others of the study start from, be those asked for now or later."""
+    every = (*job.bench.study.experiments(seeds=1), *job.experiments)
+    return {experiment.parent.cell for experiment in every if experiment.parent is not None}
 
 
 @contextmanager
