@@ -167,7 +167,8 @@ def test_another_number_of_prefixes_is_refused(run, folder, tmp_path, count):
         (["--batch-tokens", "0"], "--batch-tokens must be at least 1, not 0"),
         (["--batch-tokens", "-7"], "--batch-tokens must be at least 1, not -7"),
         (["--chunk", "0"], "--chunk must be at least 1, not 0"),
-        (["--device", "quantum"], "no device 'quantum'"),
+        (["--device", "quantum"], "--device: 'quantum' is no device"),
+        (["--device", "mps"], "--device: 'mps' is no device"),
     ],
 )
 def test_wrong_arguments_are_one_line_and_status_2(run, folder, words, message):

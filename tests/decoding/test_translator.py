@@ -248,5 +248,6 @@ def test_progress_counts_every_line(translator):
 def test_folders_that_are_no_models_are_refused(tmp_path):
     with pytest.raises(UserError, match="is no model directory"):
         Translator.load(tmp_path / "nothing")
-    with pytest.raises(UserError, match="no device 'quantum'"):
-        Translator.load(tmp_path, device="quantum")
+    for device in ("quantum", "mps", "meta"):
+        with pytest.raises(UserError, match=f"--device: '{device}' is no device"):
+            Translator.load(tmp_path, device=device)

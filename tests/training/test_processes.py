@@ -17,7 +17,7 @@ from multibranch.data import PreparedData
 from multibranch.errors import UserError
 from multibranch.tasks.translation import open_data, two_stage
 from multibranch.training import Config, Progress, Trainer
-from multibranch.training.processes import Processes, choose_device, even_dimension
+from multibranch.training.processes import Processes, even_dimension
 from multibranch.training.start import first_model
 
 # Without dropout, which every process draws for itself; ε keeps rounding from growing in Adam.
@@ -273,22 +273,6 @@ def test_a_killed_worker_comes_back_by_itself(
     )
     for name in hurt:
         torch.testing.assert_close(hurt[name], unhurt[name], rtol=1e-4, atol=1e-6)
-
-
-# -- Devices -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("device", ["tpu", "meta", "gpu:1"])
-def test_a_device_that_is_none_is_an_error(device: str) -> None:
-    with pytest.raises(UserError, match=rf"train.device: '{device}' is no device"):
-        choose_device(device)
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_a_gpu_that_is_not_there_is_an_error() -> None:
-    with pytest.raises(UserError, match="no GPU can be seen"):
-        choose_device("cuda")
-    assert choose_device("auto") == torch.device("cpu")
 
 
 def test_one_process_is_its_own_first() -> None:

@@ -34,7 +34,8 @@ def run(args: argparse.Namespace) -> None:
     from multibranch.decoding.attention import inspect
     from multibranch.decoding.page import write_page
     from multibranch.decoding.picture import draw
-    from multibranch.decoding.translator import choose_device, saved_options
+    from multibranch.decoding.translator import saved_options
+    from multibranch.device import choose_device
     from multibranch.directory import load_model, load_text
 
     output = Path(args.output)

@@ -14,6 +14,7 @@ from multibranch.decoding.ensemble import Ensemble
 from multibranch.decoding.generate import generate
 from multibranch.decoding.graphs import GraphRecorder
 from multibranch.decoding.options import Hypothesis, SearchOptions, read_options
+from multibranch.device import choose_device
 from multibranch.directory import CONFIG, load_model, load_text, read_config
 from multibranch.errors import UserError, counted
 from multibranch.nn import MultiBranchTransformer, prune
@@ -278,18 +279,6 @@ def as_paths(folders: str | Path | Sequence[str | Path]) -> list[Path]:
 def saved_options(folder: str | Path) -> dict[str, Any]:
     """The search options that a model directory was saved with, by name."""
     return read_options(read_config(folder).get("decoding"), Path(folder) / CONFIG)
-
-
-def choose_device(asked: str | torch.device) -> torch.device:
-    if asked == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(asked)
-    except RuntimeError:
-        raise UserError(f"there is no device {asked!r}; say auto, cpu or cuda") from None
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise UserError("there is no GPU that PyTorch can use here; say --device cpu")
-    return device
 
 
 def _with_branches(

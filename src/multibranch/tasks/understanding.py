@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from multibranch import configuration
+from multibranch.device import choose_device
 from multibranch.directory import read_json
 from multibranch.disk import replaced_folder
 from multibranch.errors import UserError, counted
@@ -27,7 +28,6 @@ from multibranch.tasks.understanding_config import SCORES, UnderstandingConfig
 from multibranch.tasks.understanding_data import Examples, number, read_examples
 from multibranch.tasks.understanding_loop import Epoch, fine_tune, predict, uses_bfloat16
 from multibranch.tasks.understanding_tokens import tokenise
-from multibranch.training.processes import choose_device
 
 _CONFIG = "config.yaml"
 _LOT = 1024  # lines that `classify` reads before it answers
@@ -52,7 +52,7 @@ def train_classifier(config: UnderstandingConfig | dict, *, quiet: bool = False)
     started = time.perf_counter()
     folder = Path(config.train.output)
     _check_output(folder)
-    device = choose_device(config.train.device)
+    device = choose_device(config.train.device, option="train.device")
     corpus = config.data.corpus()
     labels = corpus.named_labels()
     if config.data.glue is None:

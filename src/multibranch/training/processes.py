@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from multibranch.device import choose_device
 from multibranch.errors import UserError
 
 
@@ -90,7 +91,8 @@ def join(device: str) -> Processes:
     """Join the processes that torchrun's environment describes, or be the only one."""
     world = int(os.environ.get("WORLD_SIZE", "1"))
     rank = int(os.environ.get("RANK", "0"))
-    chosen = choose_device(device, int(os.environ.get("LOCAL_RANK", "0")))
+    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+    chosen = choose_device(device, option="train.device", local_rank=local_rank)
     if chosen.type == "cuda":
         torch.cuda.set_device(chosen)
     if world > 1 and not dist.is_initialized():
@@ -107,29 +109,6 @@ def join(device: str) -> Processes:
         # Once for all runs of this process: who left could not join those who have not yet.
         atexit.register(dist.destroy_process_group)
     return Processes(rank, world, chosen)
-
-
-def choose_device(device: str, local_rank: int = 0) -> torch.device:
-    """The device that a setting such as auto, cpu, cuda or cuda:1 means."""
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        chosen = torch.device(device)
-    except RuntimeError:
-        chosen = torch.device("meta")
-    if chosen.type not in ("cpu", "cuda"):
-        raise UserError(f"train.device: {device!r} is no device: choose auto, cpu or cuda")
-    if chosen.type == "cuda":
-        if not torch.cuda.is_available():
-            raise UserError("train.device: cuda was asked for, but no GPU can be seen")
-        if chosen.index is None:
-            chosen = torch.device("cuda", local_rank)
-        if (chosen.index or 0) >= torch.cuda.device_count():
-            raise UserError(
-                f"there is no GPU {chosen.index}: this machine has {torch.cuda.device_count()}; "
-                "start as many processes (torchrun --nproc-per-node), or set train.device"
-            )
-    return chosen
 
 
 def wrap(objective: nn.Module, processes: Processes, *, unused: bool) -> tuple[nn.Module, Any]:
