@@ -142,6 +142,15 @@ def test_validation_recorded_the_mean_sentence_bleu(trained: Path, data: Prepare
     assert validation["score"] == pytest.approx(expected)
 
 
+def test_a_model_that_finds_nothing_is_scored_0(data: PreparedData, tmp_path: Path) -> None:
+    """Where a validation overflows, no hypothesis has a score: that shall not end the training."""
+    model = load_model(model_for(data.text, tmp_path / "model"))
+    with torch.no_grad():
+        model.decoder[-1].feed_forward_norm.bias.fill_(float("nan"))
+    config = Config(task="code", decode=DecodeConfig(beam=2, max_length=5))
+    assert validation_score(config, data)(model) == (0.0, "sentence BLEU")
+
+
 def test_outputs_are_not_cut_to_a_multiple_of_the_source(trained: Path) -> None:
     """Four words, ten and more tokens of code: what suits translation would cut it short."""
     (found,) = CodeGenerator.load(trained).generate(["count all players ."])

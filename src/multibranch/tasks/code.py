@@ -22,7 +22,6 @@ from multibranch.metrics import (
     multi_bleu,
     parses,
     pov,
-    sentence_bleu,
 )
 from multibranch.nn import MultiBranchTransformer
 from multibranch.text import TextPipeline
@@ -255,10 +254,10 @@ def validation_score(
     config: Config, data: PreparedData
 ) -> Callable[[MultiBranchTransformer], tuple[float, str]]:
     """The mean sentence BLEU on the first validation pairs, for the trainer to call."""
-    language_of(data.text, data.folder)
+    language = language_of(data.text, data.folder)
     count = config.train.validate_sentences
-    sources = data.lines("valid", "source")[:count]
-    references = [data.text.tokenise(line, "target") for line in data.lines("valid", "target")]
+    sources, targets = (data.lines("valid", side)[:count] for side in ("source", "target"))
+    references = [data.text.tokenise(line, "target") for line in targets]
 
     def score(model: MultiBranchTransformer) -> tuple[float, str]:
         precision = "float16" if next(model.parameters()).is_cuda else "float32"
@@ -269,8 +268,8 @@ def validation_score(
             max_length=config.longest_output,
             batch_tokens=config.decode.batch_tokens,
         )
-        values = [sentence_bleu(each[0].text, line) for each, line in zip(found, references)]
-        return sum(values) / len(values), "sentence BLEU"
+        words = code_output("validation", found, references, language).words
+        return mean_sentence_bleu(words, references).value, "sentence BLEU"
 
     return score
 
