@@ -17,13 +17,13 @@ from typing import Any
 import torch
 
 from multibranch.data import PreparedData
-from multibranch.decoding import Ensemble, SearchOptions, generate
-from multibranch.decoding.graphs import GraphRecorder
+from multibranch.decoding import Translator
 from multibranch.directory import load_model
 from multibranch.metrics import multi_bleu
 from multibranch.nn import branch_similarity
-from multibranch.nn.stepper import Stepper
 from multibranch.training import Config, DataConfig, ModelConfig, TrainConfig, Trainer
+
+BEAM = 5
 
 
 def train(args: argparse.Namespace, data: PreparedData, name: str, **changes: Any) -> dict:
@@ -44,6 +44,7 @@ def train(args: argparse.Namespace, data: PreparedData, name: str, **changes: An
             average=args.average,
             checkpoint_minutes=60,
             log_every=200,
+            device=args.device,
             tensorboard=False,
             **changes,
         ),
@@ -65,40 +66,40 @@ def train(args: argparse.Namespace, data: PreparedData, name: str, **changes: An
 
 
 def decode(
-    folder: Path, data: PreparedData, split: str, options: SearchOptions, device: str, limit: int
+    folder: Path, data: PreparedData, split: str, alpha: float, device: str, limit: int
 ) -> tuple[float, str, float, list[str]]:
     """BLEU of a model directory on a split, its signature, the seconds it took, the output."""
-    model = load_model(folder, device=device)
     store = data.split(split)
     sources = [store.source(i).tolist() for i in range(min(len(store), limit))]
     references = data.text.decode(
         [store.target(i).tolist() for i in range(len(sources))], side="target", tokenised=True
     )
     on_gpu = device == "cuda"
-    ensemble = Ensemble([Stepper(model.half() if on_gpu else model)])
+    precision = "float16" if on_gpu else "float32"
+    translator = Translator.load(folder, device=device, precision=precision, cuda_graphs=on_gpu)
     begin = time.perf_counter()
-    found = generate(ensemble, sources, options, recorder=GraphRecorder() if on_gpu else None)
+    found = translator.search(sources, translator.options(beam=BEAM, length_penalty=alpha))
     seconds = time.perf_counter() - begin
-    lines = data.text.decode([one[0].ids for one in found], side="target", tokenised=True)
+    ids = [hypotheses[0].ids if hypotheses else () for hypotheses in found]
+    lines = data.text.decode(ids, side="target", tokenised=True)
     score = multi_bleu(lines, references)
     return score.value, f"{score.signature} {score.details}", seconds, lines
 
 
 def evaluate(args: argparse.Namespace, data: PreparedData, name: str) -> dict[str, Any]:
     """Scores of a run's averaged weights, or of its best where there are none."""
-    rows = {}
+    rows: dict[str, Any] = {}
     for weights in ("averaged", "best"):
         folder = args.output / name / weights
         if rows or not folder.is_dir():
             continue
-        tuned = {}
-        for alpha in args.length_penalties:
-            options = SearchOptions(beam=5, length_penalty=alpha)
-            tuned[alpha] = decode(folder, data, "valid", options, args.device, args.limit)[0]
+        tuned = {
+            alpha: decode(folder, data, "valid", alpha, args.device, args.limit)[0]
+            for alpha in args.length_penalties
+        }
         best = max(tuned, key=lambda alpha: tuned[alpha])
-        options = SearchOptions(beam=5, length_penalty=best)
         bleu, signature, seconds, lines = decode(
-            folder, data, "test", options, args.device, args.limit
+            folder, data, "test", best, args.device, args.limit
         )
         (args.output / f"{name}.{weights}.txt").write_text("\n".join(lines) + "\n")
         rows[weights] = {
