@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from multibranch.errors import UserError
+from multibranch.metrics.score import mean_and_deviation
 from multibranch.study.bench import Bench
 from multibranch.study.experiment import Experiment
 from multibranch.study.layout import sheets
@@ -18,7 +19,7 @@ from multibranch.study.paper import tables
 from multibranch.study.plan import Study, load_study
 from multibranch.study.plots import line_look, perplexity_range, score_range
 from multibranch.study.reporting import read_recorded, write_recorded
-from multibranch.study.results import CellResult, Results, mean_and_deviation, references, signed
+from multibranch.study.results import CellResult, Results, references, signed
 
 SIGNATURE = "multi-bleu|for:tests"
 

@@ -46,11 +46,15 @@ def summarise(scores: Sequence[Score]) -> Summary:
             f"Scores with different signatures cannot be averaged: {' and '.join(signatures)}."
         )
     values = tuple(score.value for score in scores)
+    return Summary(*mean_and_deviation(values), values, signatures[0])
+
+
+def mean_and_deviation(values: Sequence[float]) -> tuple[float, float | None]:
+    """The mean and the sample deviation, None for one value alone."""
     mean = math.fsum(values) / len(values)
-    deviation = None
-    if len(values) > 1:
-        deviation = math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1))
-    return Summary(mean, deviation, values, signatures[0])
+    if len(values) == 1:
+        return mean, None
+    return mean, math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1))
 
 
 def check_pairs(hypotheses: Sized, references: Sized) -> None:

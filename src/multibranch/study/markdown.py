@@ -121,9 +121,7 @@ def cell_text(cell: CellResult | None) -> str:
     """A score with its difference to the fairest reference there is."""
     if cell is None:
         return "–"
-    found = cell.against.get("continued") if cell.experiment.start == "proximal" else None
-    found = found or cell.against.get("baseline")
-    return f"{cell} ({found})" if found is not None else str(cell)
+    return str(cell) if cell.fairest is None else f"{cell} ({cell.fairest})"
 
 
 def cells_table(results: Results) -> str:

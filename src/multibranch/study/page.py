@@ -88,9 +88,7 @@ def _line(line: Line, best: CellResult | None) -> str:
 def _ours(cell: CellResult | None, best: CellResult | None) -> str:
     if cell is None:
         return '<td class="soft">–</td>'
-    found = cell.against.get("continued") if cell.experiment.start == "proximal" else None
-    found = found or cell.against.get("baseline")
-    under = ""
+    found, under = cell.fairest, ""
     if found is not None:
         kind = "up" if found.mark == "▲" else "down" if found.mark == "▼" else "soft"
         under = f'<div class="{kind}">{signed(found.mean)}{found.mark}</div>'

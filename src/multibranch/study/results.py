@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from multibranch.metrics.score import mean_and_deviation
 from multibranch.study.experiment import Experiment
 from multibranch.study.plan import Study
 
@@ -64,6 +65,12 @@ class CellResult:
         losses = [r.get("averaged_plain") or r.get("validation_plain") for r in self.records]
         known = [math.exp(loss) for loss in losses if loss is not None]
         return math.fsum(known) / len(known) if known else None
+
+    @property
+    def fairest(self) -> Difference | None:
+        """Against what trained as long: the baseline continued, after a second stage of its own."""
+        found = self.against.get("continued") if self.experiment.start == "proximal" else None
+        return found or self.against.get("baseline")
 
     def __str__(self) -> str:
         spread = "" if self.deviation is None else f" ± {self.deviation:.2f}"
@@ -152,14 +159,6 @@ def references(experiment: Experiment) -> dict[str, Experiment]:
     if experiment.start == "pruned" and experiment.parent is not None:
         found["unpruned"] = experiment.parent
     return {name: other for name, other in found.items() if other.key != experiment.key}
-
-
-def mean_and_deviation(values: Sequence[float]) -> tuple[float, float | None]:
-    """The mean and the sample deviation, None for one value alone."""
-    mean = math.fsum(values) / len(values)
-    if len(values) == 1:
-        return mean, None
-    return mean, math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1))
 
 
 def signed(value: float) -> str:
