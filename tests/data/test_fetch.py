@@ -169,6 +169,14 @@ def test_a_file_that_was_changed_since_is_fetched_again(server: Server, tmp_path
     assert (tmp_path / "a.bin").read_bytes() == CONTENT
 
 
+def test_a_checksum_whose_writing_was_cut_off_is_none(server: Server, tmp_path: Path) -> None:
+    server.files["a.bin"] = CONTENT
+    fetch([Download(server.url("a.bin"))], tmp_path, home=HOME)
+    (tmp_path / "a.bin.sha256").write_text("")
+    (path,) = fetch([Download(server.url("a.bin"))], tmp_path, home=HOME)
+    assert path.read_bytes() == CONTENT
+
+
 def test_what_is_not_there_says_where_to_get_it_by_hand(server: Server, tmp_path: Path) -> None:
     message = f"cannot be fetched .the server says 404.*by hand .see {HOME}.*--from"
     with pytest.raises(UserError, match=message):

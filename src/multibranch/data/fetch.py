@@ -156,8 +156,10 @@ def _continue(download: Download, part: Path, progress: Progress, timeout: float
 
 
 def _noted(path: Path) -> str | None:
+    """The checksum that was noted when the file was fetched; None if noting it was cut off."""
     note = path.with_name(path.name + ".sha256")
-    return note.read_text(encoding="ascii").split()[0] if note.is_file() else None
+    words = note.read_text(encoding="ascii", errors="replace").split() if note.is_file() else []
+    return words[0] if words else None
 
 
 def _note(path: Path, checksum: str) -> None:
