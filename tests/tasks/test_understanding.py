@@ -315,6 +315,7 @@ def test_the_learning_rate_rises_and_falls():
         ({"train__warmup": 1.5}, "train.warmup"),
         ({"train__betas": [0.9]}, "two numbers"),
         ({"train__betas": [2.0, 3.0]}, "train.betas must be at least 0 and below 1, not 2.0"),
+        ({"train__seed": -1}, "train.seed must be at least 0"),
         ({"train__max_updates": 0}, "train.max_updates must be at least 1, not 0"),
         ({"train__max_updates": -1}, "train.max_updates must be at least 1, not -1"),
         ({"train__learning_rate": float("nan")}, "train.learning_rate must be at least 0, not nan"),

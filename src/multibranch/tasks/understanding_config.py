@@ -130,6 +130,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "model.drop_ffn": (0, 1),
     "model.layer_drop": (0, 1),
     "model.noise": (0, math.inf),
+    "train.seed": (0, 2**63),
     "train.epochs": (1, math.inf),
     "train.max_updates": (1, math.inf),
     "train.batch": (1, math.inf),

@@ -172,6 +172,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "model.attention_dropout": (0, 1),
     "model.activation_dropout": (0, 1),
     "model.max_length": (1, math.inf),
+    "train.seed": (-(2**63), 2**63),
     "train.init_noise": (0, math.inf),
     "train.tokens": (1, math.inf),
     "train.accumulate": (1, math.inf),
