@@ -172,6 +172,21 @@ def test_a_setting_that_is_none_and_a_study_that_is_none() -> None:
         load_study("multi30k-smal")
 
 
+@pytest.mark.parametrize("key", ["model.drop_ffn", "model.width", "train.r_drop", "train.seed"])
+def test_settings_that_experiments_decide_are_refused(
+    write_study: Callable[..., Path], key: str
+) -> None:
+    study = load_study(str(write_study()))
+    for changed in (
+        replace(study, settings={**study.settings, key: 1}),
+        replace(study, second_settings={key: 1}),
+        replace(study, corpora=[replace(study.corpora[0], settings={key: 1})]),
+    ):
+        bench = Bench(study=changed, output=Path("out"))
+        with pytest.raises(UserError, match=f"settings: {key} is decided by each experiment"):
+            [bench.config(experiment) for experiment in changed.experiments()]
+
+
 def test_data_is_found_by_name_by_folder_and_by_what_holds_them_all(tmp_path: Path) -> None:
     study = load_study("multi30k-small")
     for name in ("multi30k-de-en", "multi30k-en-de"):

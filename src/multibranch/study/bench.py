@@ -25,6 +25,14 @@ from multibranch.training.run_folder import FREE_KEYS
 _ENDS = {"train.max_updates", "train.max_epochs", "train.max_minutes", "train.patience"}
 NOT_PART = {*FREE_KEYS, "train.output", "train.init_from"} - _ENDS
 
+# What every experiment decides itself, so that a study's settings cannot.
+_DECIDED = {"model.branches", "model.drop_branch", "train.seed", "train.output"}
+_DECIDED_TOO = {  # where models are trained from their first weights on
+    *(f"model.{name}" for name in Experiment(corpus="", seed=1).model()),
+    "train.r_drop",
+    "train.init_from",
+}
+
 
 @dataclass
 class Bench:
@@ -64,9 +72,16 @@ class Bench:
             second = self.study.second_settings if second_stage else {}
             path = find_config(corpus.config or self.study.config)
             understanding = configuration.peek(path, "task") == "understanding"
+            asked = {**self.study.settings, **corpus.settings, **second}
+            decided = asked.keys() & (_DECIDED if understanding else _DECIDED | _DECIDED_TOO)
+            if decided:
+                raise UserError(
+                    f"{self.study.path}: settings: {min(decided)} is decided by each experiment, "
+                    "from the grids and seeds: remove it"
+                )
             words = [
                 f"--{key}={value if isinstance(value, str) else json.dumps(value)}"
-                for key, value in {**self.study.settings, **corpus.settings, **second}.items()
+                for key, value in asked.items()
             ]
             kind = UnderstandingConfig if understanding else Config
             try:
