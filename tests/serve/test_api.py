@@ -53,6 +53,20 @@ def test_n_best_and_beam(served, translator):
         assert [h["text"] for h in one["hypotheses"]] == [h.text for h in hypotheses]
 
 
+def test_a_model_searches_no_wider_than_the_service_allows(start, translator):
+    one = start(limits={"beam": 2})
+    assert translator.options().beam > 2
+    with one.client() as client:
+        told = client.get("/model").json()
+        assert told["beam"] == told["limits"]["beam"] == 2
+        seen = client.post("/inspect", json={"text": LINES[1], "beam": told["beam"]})
+        assert seen.status_code == 200
+    expected = translator.translate(LINES, beam=2)
+    found = one.translate(LINES).json()["translations"]
+    assert [each["text"] for each in found] == expected
+    assert found == one.translate(LINES, beam=told["beam"]).json()["translations"]
+
+
 @pytest.mark.parametrize("branches", [[1], [3], [1, 3], [3, 2], [1, 2, 3]])
 def test_some_branches_only(served, folder, branches):
     chosen = Translator.load(folder, device="cpu", branches=[b - 1 for b in sorted(branches)])

@@ -322,7 +322,6 @@ def _inspection(seen: Inspection, kind: str, branches: list[int]) -> InspectAnsw
 
 def _model(service: Service) -> ModelAnswer:
     engine, settings = service.engine, service.engine.text.settings
-    defaults = engine.options()
     return ModelAnswer(
         engine="torch" if engine.name == "torch" else "ctranslate2",
         precision=engine.precision,
@@ -331,8 +330,8 @@ def _model(service: Service) -> ModelAnswer:
         target_language=settings.target,
         branches=engine.branches,
         can_inspect=engine.model is not None,
-        beam=defaults.beam,
-        length_penalty=defaults.length_penalty,
+        beam=service.beam,
+        length_penalty=engine.options().length_penalty,
         limits=dict(vars(service.limits)),
         version=__version__,
     )

@@ -71,13 +71,21 @@ class Service:
         target: str | None,
     ) -> Examination:
         """The same for a request to look at attention."""
-        options = self.engine.options(**self._search(beam=beam, length_penalty=length_penalty))
+        options = self.engine.options(
+            n_best=1, **self._search(beam=beam, length_penalty=length_penalty)
+        )
         return Examination(options, self.engine.chosen(branches), target)
 
     def _search(self, **asked: Any) -> dict[str, Any]:
         if (asked["beam"] or 1) > self.limits.beam:
             raise UserError(f"the beam may be {self.limits.beam} wide at most")
-        return {name: value for name, value in asked.items() if value is not None}
+        given = {name: value for name, value in asked.items() if value is not None}
+        return {"beam": self.beam, **given}
+
+    @property
+    def beam(self) -> int:
+        """The beam that is used unless another is asked for: the model's, as far as allowed."""
+        return min(self.engine.options().beam, self.limits.beam)
 
     # -- What is answered -------------------------------------------------------------------
 
