@@ -18,7 +18,7 @@ from multibranch.study.page import page
 from multibranch.study.paper import tables
 from multibranch.study.plan import Study, load_study
 from multibranch.study.plots import line_look, perplexity_range, score_range
-from multibranch.study.reporting import read_recorded, write_recorded
+from multibranch.study.reporting import from_storage, read_recorded, write_recorded
 from multibranch.study.results import CellResult, Results, references, signed
 
 SIGNATURE = "multi-bleu|for:tests"
@@ -245,6 +245,14 @@ def open_page() -> Callable:
         return {**found, "said": said}
 
     return measure
+
+
+def test_comparisons_whose_writing_was_cut_off_are_made_again(tmp_path: Path) -> None:
+    pytest.importorskip("optuna")
+    bench = Bench(study=load_study("multi30k-small"), output=tmp_path)
+    (tmp_path / "significance-multi30k-small.json").write_text('{"of": {"de-en.scr')
+    found = from_storage(bench, f"sqlite:///{tmp_path}/study.db", lambda line: None)
+    assert found.comparisons == {}
 
 
 def test_the_page_in_a_browser_on_narrow_and_wide_light_and_dark_screens(

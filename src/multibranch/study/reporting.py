@@ -3,11 +3,12 @@
 import gzip
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from multibranch import __version__
-from multibranch.directory import write_json
+from multibranch.directory import read_json, write_json
 from multibranch.errors import UserError, counted
 from multibranch.study.bench import Bench
 from multibranch.study.experiment import Experiment
@@ -75,8 +76,9 @@ def from_storage(bench: Bench, url: str, tell: Tell) -> Results:
 
 def _comparisons(bench: Bench, records: list[dict[str, Any]], tell: Tell) -> dict[str, Any]:
     """Paired bootstraps of every trial against its references; computed once, then kept."""
-    cache = bench.output / f"significance-{bench.study.name}.json"
-    kept = json.loads(cache.read_text(encoding="utf-8")) if cache.is_file() else {}
+    cache, kept = bench.output / f"significance-{bench.study.name}.json", {}
+    with suppress(UserError):  # what is missing or damaged is computed again
+        kept = read_json(cache)
     prints = {r["key"]: r["fingerprint"] for r in records}
     before = kept.get("of", {})  # what was compared may have been run again, with other settings
     known = {
