@@ -19,15 +19,6 @@ SCORES = {
     "mnli": ("accuracy",),
     "qnli": ("accuracy",),
 }
-# How many examples the official files have.
-COUNTS = {
-    "mrpc": {"train": 3668, "valid": 408},
-    "sst2": {"train": 67349, "valid": 872},
-    "rte": {"train": 2490, "valid": 277},
-    "cola": {"train": 8551, "valid": 1043},
-    "mnli": {"train": 392702, "valid": 9815, "valid_mismatched": 9832},
-    "qnli": {"train": 104743, "valid": 5463},
-}
 
 
 def glue_corpus(name: str, folder: str | Path) -> Corpus:
