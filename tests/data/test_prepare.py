@@ -243,6 +243,30 @@ def test_the_same_request_gives_the_same_bytes_on_one_process_and_on_two(tmp_pat
         assert (tmp_path / "1" / name).read_bytes() == (tmp_path / "2" / name).read_bytes(), name
 
 
+def test_files_that_differ_in_their_compression_alone_are_told_apart(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, target = pairs(100)
+    words = ["parallel", "--merges", "50"]
+    for option, ending, lot in (
+        ("--train", ".gz", slice(60)),
+        ("--valid", "", slice(60, 80)),
+        ("--test", ".xz", slice(80, 100)),
+    ):
+        files = []
+        for name, lines in (("a.de", source[lot]), ("a.en", target[lot])):
+            path, opened = tmp_path / f"{name}{ending}", {".gz": gzip.open, ".xz": lzma.open}
+            with opened.get(ending, open)(path, "wt", encoding="utf-8") as file:
+                file.write("".join(f"{line}\n" for line in lines))
+            files.append(str(path))
+        words += [option, *files]
+    assert call(words, tmp_path / "out", capsys)[0] == 0
+    data = PreparedData.open(tmp_path / "out")
+    assert len(data.split("train")) == 60
+    assert data.lines("valid", "source") == source[60:80]
+    assert data.lines("test", "target") == target[80:100]
+
+
 def test_pairs_are_held_out_where_no_file_is_given(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -10,6 +10,7 @@ import bz2
 import contextlib
 import gzip
 import io
+import itertools
 import lzma
 import tarfile
 import zipfile
@@ -18,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
+from operator import attrgetter
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, cast
 
@@ -43,9 +45,14 @@ class Source:
         return ": ".join((str(self.path), *self.members))
 
     @property
+    def stored(self) -> str:
+        """The path as it is called where it lies."""
+        return self.members[-1] if self.members else self.path.as_posix()
+
+    @property
     def inner(self) -> str:
-        """The path that patterns are compared with, without its compression's suffix."""
-        return without_compression(self.members[-1] if self.members else self.path.as_posix())
+        """The same without its compression's suffix."""
+        return without_compression(self.stored)
 
     @contextlib.contextmanager
     def open(self) -> Iterator[IO[bytes]]:
@@ -69,12 +76,15 @@ class Library:
         self.places = tuple(places)
 
     def find(self, *patterns: str) -> Source | None:
-        """The file whose path is, or else ends with, one of ``patterns`` (the first there is)."""
+        """The file whose path is, or else ends with, one of ``patterns`` (the first there is).
+
+        A path is compared as it is, and then without its compression's suffix.
+        """
         for sources in (self._plain_files, self._archived):
-            for pattern in patterns:
-                for whole in (True, False):
+            for pattern, whole in itertools.product(patterns, (True, False)):
+                for path in (attrgetter("stored"), attrgetter("inner")):
                     for source in sources:
-                        if _matches(source.inner, pattern, whole=whole):
+                        if _matches(path(source), pattern, whole=whole):
                             return source
         return None
 

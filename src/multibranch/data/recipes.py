@@ -12,6 +12,7 @@ from pathlib import Path
 from multibranch.data.fetch import Download
 from multibranch.data.files import without_compression
 from multibranch.data.recipe import Cleaning, Corpus, Part, Recipe, Vocabulary
+from multibranch.data.store import SIDES
 from multibranch.errors import UserError
 from multibranch.text import TextSettings
 
@@ -347,5 +348,7 @@ def parallel(
 
 
 def _own(paths: tuple[str, str]) -> Part:
-    names = [glob.escape(without_compression(Path(path).as_posix())) for path in paths]
-    return Part(({"source": names[0], "target": names[1]},))
+    given = [Path(path).as_posix() for path in paths]
+    plain = [without_compression(name) for name in given]
+    known = [given] if plain == given else [given, plain]
+    return Part(tuple(dict(zip(SIDES, map(glob.escape, names))) for names in known))
