@@ -128,6 +128,11 @@ def test_only_takes_keys_and_parts_and_brings_what_they_start_from() -> None:
     assert len(choose(experiments, [key.removesuffix(".s1")])) == 6
     assert {e.seed for e in choose(experiments, ["s2"])} == {2}
     assert len(choose(experiments, ["de-en.scratch.1-*.s1"])) == 16
+    # The point of a rate is none between two parts: ρ = 0 is not ρ = 0.3.
+    cell = "de-en.scratch.3-256-1024.m4.l4+4.r0"
+    assert {e.cell for e in choose(experiments, [cell])} == {cell}
+    assert {e.drop_branch for e in choose(experiments, ["r0"])} == {0.0}
+    assert {e.drop_branch for e in choose(experiments, ["scratch", "r0.3"])} >= {0.0, 0.3}
     with pytest.raises(UserError, match=r"no experiment of the study fits; the nearest is de-en\."):
         choose(experiments, ["de-en.proximal.3-256-1024.m4.l4+4.r0.9.s1"])
 

@@ -323,4 +323,10 @@ def _fits(experiment: Experiment, pattern: str) -> bool:
         return True
     if any(sign in pattern for sign in "*?["):
         return fnmatchcase(experiment.key, pattern) or fnmatchcase(experiment.cell, pattern)
-    return f".{pattern}." in f".{experiment.key}."
+    parts, wanted = _parts(experiment.key), _parts(pattern)
+    return any(parts[n : n + len(wanted)] == wanted for n in range(len(parts)))
+
+
+def _parts(key: str) -> list[str]:
+    """A key cut at its points, of which one between two digits is a number's own."""
+    return re.split(r"(?<!\d)\.|\.(?!\d)", key)
