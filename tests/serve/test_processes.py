@@ -200,7 +200,8 @@ def test_what_cannot_be_served_is_said_in_one_line(capsys, folder, tmp_path):
     assert "--port must be 0 to 65535" in refused(capsys, folder, "--port", 99999)
     said = refused(capsys, folder, "--max-queue", 3, "--port", 0)
     assert "has no room for one request of 64" in said
-    assert "https://host" in refused(capsys, folder, "--cors", "example.org", "--port", 0)
+    for origin in ("example.org", "https://example.org/", "https://example.org/page", "https://"):
+        assert "https://host" in refused(capsys, folder, "--cors", origin, "--port", 0)
     assert "cannot be read" in refused(capsys, folder, "--token-file", tmp_path / "t")
     (tmp_path / "t").write_text(" \n")
     assert "is empty" in refused(capsys, folder, "--token-file", tmp_path / "t")

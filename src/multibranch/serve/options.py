@@ -1,6 +1,7 @@
 """What the service allows, and how it is run."""
 
 import math
+import re
 from dataclasses import dataclass, field, fields
 
 from multibranch.errors import UserError, counted
@@ -81,5 +82,5 @@ class ServeOptions:
             if value is not None and not fewest <= value < math.inf:
                 raise UserError(f"--{option} must be a number of at least {fewest}, not {value}")
         for origin in self.origins:
-            if origin != "*" and not origin.startswith(("http://", "https://")):
+            if origin != "*" and not re.fullmatch(r"https?://[^\s/?#]+", origin):
                 raise UserError(f"an origin is written as https://host[:port], not {origin!r}")
