@@ -106,7 +106,9 @@ def check_ranges(config: Any, ranges: Mapping[str, tuple[float, float]]) -> None
         value = getattr(getattr(config, section), key)
         for number in value if isinstance(value, list) else [value]:
             if number is not None and not least <= number < below:
-                limit = f" and below {below:g}" if below < math.inf else ""
+                # One just above a round number is there to let that number in.
+                word = "at most" if float(f"{below:g}") < below else "below"
+                limit = f" and {word} {below:g}" if below < math.inf else ""
                 raise UserError(f"{name} must be at least {least:g}{limit}, not {number}")
 
 

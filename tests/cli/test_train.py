@@ -139,6 +139,8 @@ def test_the_built_in_corpus_is_used_where_no_folder_is_given(config: Path, tmp_
         (["--train.tokens", "many"], "train.tokens must be a whole number, not 'many'"),
         (["--train.tokens", "0"], "train.tokens must be at least 1, not 0"),
         (["--train.seed", "99999999999999999999"], "train.seed must be at least"),
+        (["--train.cool_down", "1.5"], "train.cool_down must be at least 0 and at most 1, not 1.5"),
+        (["--model.dropout", "1"], "model.dropout must be at least 0 and below 1, not 1.0"),
         (["--train.max_updates", "null"], "the run would never end"),
         (
             ["--train.max_updates", "null", "--train.max_epochs", "1", "--train.cool_down", "0.3"],
