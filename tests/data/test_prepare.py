@@ -9,6 +9,7 @@ import lzma
 import os
 import re
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -555,6 +556,18 @@ def test_a_folder_outlives_whichever_step_of_replacing_it_fails(
             monkeypatch.setattr(Path, name, failing(getattr(Path, name)))
     assert (output / MANIFEST).read_text() == ("old" if step <= taken else "new")
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_the_same_folder_that_another_run_has_made_meanwhile_is_taken(tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    with Workshop(output) as folder:
+        (folder / MANIFEST).write_text("{}")
+        shutil.copytree(folder, output)
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    shutil.rmtree(output)
+    with pytest.raises(UserError, match="appeared while it was being prepared"), Workshop(output):
+        write(output, MANIFEST, ["{}"])
+    assert (output / MANIFEST).is_file()
 
 
 def test_what_a_killed_run_had_taken_away_comes_back(

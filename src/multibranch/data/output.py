@@ -70,8 +70,14 @@ class Workshop:
             sync(path)
         if self._overwrite:
             exchange(self.folder, self.output)
-        else:
+            return
+        try:
             self.folder.replace(self.output)
+        except OSError:
+            # The same may have been prepared meanwhile: two runs that start at once want it both.
+            made = _manifest(self.folder)
+            if made is None or _manifest(self.output) != made:
+                raise
 
     def _sweep(self) -> None:
         """Remove what runs that were killed have left; what they had taken away comes back."""
@@ -152,6 +158,12 @@ def write_manifest(
     text = json.dumps(manifest, indent=2, ensure_ascii=False) + "\n"
     (folder / MANIFEST).write_text(text, encoding="utf-8")
     return manifest
+
+
+def _manifest(folder: Path) -> bytes | None:
+    """The manifest of a folder, which has the checksums of all else in it."""
+    path = folder / MANIFEST
+    return path.read_bytes() if path.is_file() else None
 
 
 def _prepared(folder: Path) -> bool:
