@@ -60,6 +60,22 @@ def called(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str
     return status, out, error
 
 
+def test_every_output_is_scored_once(
+    models: list[Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scored, ter = [], evaluation.ter  # the score that takes long
+
+    def counted(lines: list[str], references: list[str]) -> object:
+        scored.append(lines)
+        return ter(lines, references)
+
+    monkeypatch.setattr(evaluation, "ter", counted)
+    status, out, _ = called(capsys, "evaluate", *models, "--json")
+    found = json.loads(out)
+    assert (status, len(scored)) == (0, 2)
+    assert found["seeds"]["ter"]["values"][0] == pytest.approx(found["ter"], abs=0.01)
+
+
 def test_scores_are_those_of_the_outputs_with_their_signatures(
     models: list[Path], data: PreparedData, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -125,7 +125,8 @@ def _evaluate_translation(args: argparse.Namespace) -> None:
         for folder in folders
     }
     outputs = [_decode(folder, corpora[folder], args) for folder in args.models]
-    scores = outputs[0].scores()
+    each = [output.scores() for output in outputs]
+    scores = each[0]
     result: dict[str, Any] = {
         "model": args.models[0],
         "split": args.split,
@@ -134,7 +135,7 @@ def _evaluate_translation(args: argparse.Namespace) -> None:
     result |= {name: round(score.value, 2) for name, score in scores.items()}
     result["signatures"] = {name: score.signature for name, score in scores.items()}
     if len(outputs) > 1:
-        result["seeds"] = evaluation.over_seeds(outputs)
+        result["seeds"] = evaluation.over_seeds(outputs, each)
     if args.compare:
         baseline = _decode(args.compare, corpora[args.compare], args)
         result["comparison"] = evaluation.compare(outputs[0], baseline)

@@ -128,10 +128,11 @@ def compare(system: Output, baseline: Output) -> dict[str, Any]:
     )
 
 
-def over_seeds(outputs: Sequence[Output]) -> dict[str, dict[str, Any]]:
-    """Mean and deviation of every score over several seeds' outputs."""
+def over_seeds(
+    outputs: Sequence[Output], each: Sequence[dict[str, Score]]
+) -> dict[str, dict[str, Any]]:
+    """Mean and deviation of every score over several seeds' outputs; `each` has those of each."""
     _check_same_references(outputs)
-    each = [output.scores() for output in outputs]
     summaries = {name: summarise([scores[name] for scores in each]) for name in each[0]}
     return {
         name: {"mean": s.mean, "deviation": s.deviation, "values": list(s.values)}
