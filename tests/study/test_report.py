@@ -3,7 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -245,6 +245,14 @@ def open_page() -> Callable:
         return {**found, "said": said}
 
     return measure
+
+
+def test_a_score_that_no_trial_has_is_named(results: Results) -> None:
+    study = replace(results.study, metric="multibleu")
+    with pytest.raises(UserError, match=r"no trial has a score 'multibleu'; those .* multi_bleu$"):
+        Results(study, results.records)
+    unscored = [{**record, "scores": {}} for record in results.records]
+    assert Results(study, unscored).cells == {}
 
 
 def test_comparisons_whose_writing_was_cut_off_are_made_again(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from multibranch.errors import UserError
 from multibranch.metrics.score import mean_and_deviation
 from multibranch.study.experiment import Experiment
 from multibranch.study.plan import Study
@@ -94,6 +95,12 @@ class Results:
     ) -> None:
         self.study = study
         self.comparisons = comparisons or {}
+        known = {name for record in records for name in record.get("scores") or {}}
+        if known and study.metric not in known:
+            raise UserError(
+                f"{study.path}: metric: no trial has a score {study.metric!r}; those there are: "
+                f"{', '.join(sorted(known))}"
+            )
         self.records = [r for r in records if study.metric in (r.get("scores") or {})]
         self.by_key = {record["key"]: record for record in self.records}
         self.cells: dict[str, CellResult] = {}
