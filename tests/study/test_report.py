@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from multibranch.cli import main
 from multibranch.errors import UserError
 from multibranch.metrics.score import mean_and_deviation
 from multibranch.study.bench import Bench
@@ -253,6 +254,15 @@ def test_a_score_that_no_trial_has_is_named(results: Results) -> None:
         Results(study, results.records)
     unscored = [{**record, "scores": {}} for record in results.records]
     assert Results(study, unscored).cells == {}
+
+
+def test_where_nothing_was_run_the_command_that_runs_it_is_told(
+    write_study: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    pytest.importorskip("optuna")
+    file = str(write_study())
+    assert main(["study", "report", file, "--output", str(tmp_path / "out")]) == 2
+    assert f"start some with `multibranch study run {file}`" in capsys.readouterr().err
 
 
 def test_comparisons_whose_writing_was_cut_off_are_made_again(tmp_path: Path) -> None:

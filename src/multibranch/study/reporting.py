@@ -37,7 +37,7 @@ def write_report(
     if not results.cells:
         raise UserError(
             f"there is no finished trial of {bench.study.name}: start some with `multibranch study "
-            f"run {bench.study.name}`"
+            f"run {bench.study.said}`"
         )
     from multibranch.study import markdown as text
     from multibranch.study.page import page
