@@ -265,6 +265,17 @@ def test_where_nothing_was_run_the_command_that_runs_it_is_told(
     assert f"start some with `multibranch study run {file}`" in capsys.readouterr().err
 
 
+def test_what_marks_were_tested_by_is_said_where_it_is_another_score(results: Results) -> None:
+    assert "(paired bootstrap over the test sentences, p < 0.05)" in markdown(results)
+    study = replace(results.study, metric="sentence_bleu")
+    records = [
+        {**record, "scores": {"sentence_bleu": record["scores"]["multi_bleu"]}}
+        for record in results.records
+    ]
+    text = markdown(Results(study, records, results.comparisons))
+    assert "(paired bootstrap of BLEU on tokens, not of this score, over the test" in text
+
+
 def test_comparisons_whose_writing_was_cut_off_are_made_again(tmp_path: Path) -> None:
     pytest.importorskip("optuna")
     bench = Bench(study=load_study("multi30k-small"), output=tmp_path)
