@@ -16,13 +16,14 @@ from multibranch.nn import MultiBranchTransformer
 SCORES = {"test BLEU": Score(34.567, "nrefs:1|case:lc|eff:no|tok:13a|smooth:exp|version:2.6.0")}
 
 
-def make(branches) -> MultiBranchTransformer:
+def make(branches, heads=4) -> MultiBranchTransformer:
     torch.manual_seed(0)
     return MultiBranchTransformer(
         source_vocabulary=16,
         target_vocabulary=16,
         width=16,
         hidden=32,
+        heads=heads,
         encoder_layers=1,
         decoder_layers=1,
         branches=branches,
@@ -81,6 +82,11 @@ def test_a_model_of_one_branch_is_not_called_multi_branch(branches, tmp_path):
         "A Transformer with 1 encoder and 1 decoder blocks whose attention layers have one branch "
         "each: d/d_h = 16/32, 4 heads, drop-branch ρ = 0.3.\n"
     ) in card
+
+
+def test_one_head_is_one_head(tmp_path):
+    card = model_card(save_model(tmp_path / "single", make(2, heads=1), None))
+    assert "N_a/d/d_h = 2/16/32, 1 head a branch, " in card
 
 
 def test_layers_that_differ_are_named_one_by_one(tmp_path):

@@ -14,6 +14,7 @@ from transformers import (
 
 from multibranch.decoding import Ensemble, SearchOptions, generate
 from multibranch.directory import load_model, save_model
+from multibranch.errors import UserError
 from multibranch.hub import (
     MultiBranchConfig,
     MultiBranchForConditionalGeneration,
@@ -243,6 +244,12 @@ def test_generate_takes_the_directory_s_search_options(tmp_path):
     source, _ = sentences()
     found = hub.generate(input_ids=source, attention_mask=(source != 1).long())
     assert theirs(found) == ours(load_model(tmp_path / "model"), source, **said)
+
+
+def test_search_options_that_are_none_are_refused_by_name(tmp_path):
+    save_model(tmp_path / "model", make(), None, extra={"decoding": {"beam": "wide"}})
+    with pytest.raises(UserError, match="beam must be a whole number, not 'wide'"):
+        AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "model")
 
 
 def test_a_model_that_never_ends_is_ended_as_our_decoder_ends_it(tmp_path):

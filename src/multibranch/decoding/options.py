@@ -1,7 +1,7 @@
 """What a search is asked for, and what it finds."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -117,17 +117,11 @@ class Hypothesis:
     text: str = ""
 
 
-def known_options(said: Mapping[str, Any]) -> dict[str, Any]:
-    """What of a record are search options, by name."""
-    known = {field.name for field in fields(SearchOptions)}
-    return {name: value for name, value in said.items() if name in known}
-
-
 def read_options(said: Any, path: Path) -> dict[str, Any]:
     """The search options that the file at `path` says under "decoding", by name, checked."""
     try:
-        options = known_options(said or {})
         hints = get_type_hints(SearchOptions)
+        options = {name: value for name, value in (said or {}).items() if name in hints}
         for name, value in options.items():
             wanted, fits = _TYPES[hints[name]]
             _require(fits(value), name, repr(value), wanted)

@@ -112,7 +112,8 @@ def _what_it_is(config: dict[str, Any]) -> str:
     layers = f"{config['encoder_layers']} encoder"
     if config.get("is_encoder_decoder", True):
         layers += f" and {config['decoder_layers']} decoder"
-    sizes, heads = f"{config['width']}/{config['hidden']}", f"{_one(config['heads'])} heads"
+    sizes, heads = f"{config['width']}/{config['hidden']}", _one(config["heads"])
+    heads += " head" if heads == "1" else " heads"
     dropped = f"drop-branch ρ = {_one(config['drop_branch'])}"
     if _one(config["branches"]) == "1":
         return (

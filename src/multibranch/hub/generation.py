@@ -10,8 +10,9 @@ from torch import Tensor
 from transformers import GenerationConfig, LogitsProcessor
 from transformers.utils import cached_file
 
-from multibranch.decoding.options import SearchOptions, known_options
+from multibranch.decoding.options import SearchOptions, read_options
 from multibranch.decoding.translator import unused_ids
+from multibranch.directory import CONFIG
 from multibranch.errors import UserError
 from multibranch.hub.configuration import MultiBranchConfig
 from multibranch.text import TextPipeline
@@ -77,7 +78,8 @@ def text_beside(model: str | Path, **origin: Any) -> TextPipeline | None:
 
 def search_options(config: MultiBranchConfig) -> SearchOptions:
     """Those that the model directory was saved with, and else our defaults."""
-    return SearchOptions(**known_options(getattr(config, "decoding", None) or {}))
+    where = Path(config.name_or_path) / CONFIG
+    return SearchOptions(**read_options(getattr(config, "decoding", None), where))
 
 
 def longest_outputs(
