@@ -23,6 +23,11 @@ from multibranch.cli import main
             "multibranch study run: the following arguments are required: NAME; "
             "see multibranch study run --help",
         ),
+        (
+            ["inspect", "runs/mat", "l\udce4uft"],
+            "multibranch inspect: the argument l\\xe4uft is not UTF-8: convert it, or rename that "
+            "file; see multibranch inspect --help",
+        ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

@@ -36,7 +36,9 @@ VERBS = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one verb; give back the exit status (0 done, 2 wrong input, 130 interrupted)."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    parser = _parser(verb=next((word for word in words if word in VERBS), None))
+    verb = next((word for word in words if word in VERBS), None)
+    parser = _parser(verb)
+    _check_encoding(words, parser, verb)
     args, rest = parser.parse_known_args(words)
     if rest and not getattr(args, "takes_overrides", False):
         parser.prog = f"multibranch {args.verb}"
@@ -62,6 +64,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
 
 
+def _check_encoding(words: Sequence[str], parser: "_Parser", verb: str | None) -> None:
+    """Refuse what is not UTF-8: neither tokenizers nor the files that we write can hold it."""
+    for word in words:
+        if any("\udc80" <= sign <= "\udcff" for sign in word):  # how Python keeps such bytes
+            shown = os.fsencode(word).decode(errors="backslashreplace")
+            parser.prog = f"multibranch {verb}" if verb else "multibranch"
+            parser.error(f"the argument {shown} is not UTF-8: convert it, or rename that file")
+
+
 class _Parser(argparse.ArgumentParser):
     """Says in one line what is wrong; the usage of a verb with many options would bury it."""
 
@@ -69,7 +80,7 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
 
 
-def _parser(verb: str | None) -> argparse.ArgumentParser:
+def _parser(verb: str | None) -> _Parser:
     parser = _Parser(
         prog="multibranch",
         description="Train, run, study and ship Multi-branch Attentive Transformers.",
