@@ -4,6 +4,7 @@ import importlib.util
 import io
 import json
 import os
+import pty
 import signal
 import stat
 import subprocess
@@ -316,3 +317,23 @@ def test_interactive_does_not_wait_for_the_next_line_and_ends_cleanly(folder, tr
     assert process.returncode == 130
     assert out == b""
     assert err.decode() == "multibranch interactive: interrupted\n"
+
+
+@pytest.mark.parametrize("errors", ["surrogateescape", "strict"])  # what locales differ in
+def test_interactive_asks_again_for_a_line_that_is_not_utf_8(folder, translator, errors):
+    """In a terminal whose characters are another encoding's."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "multibranch", "interactive", str(folder), "--device", "cpu"],
+        stdin=theirs,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONIOENCODING": f"utf-8:{errors}"},
+    )
+    os.write(ours, b"l\xe4uft\nrot\n\x04")
+    out, err = process.communicate(timeout=60)
+    os.close(ours)
+    os.close(theirs)
+    assert process.returncode == 0
+    assert out.decode().replace("> ", "") == translator.translate(["rot"])[0] + "\n"
+    assert "That line is not UTF-8: type it again.\n" in err.decode()

@@ -56,4 +56,10 @@ def _typed() -> Iterator[str]:
     print("Type a sentence; Ctrl-D ends.", file=sys.stderr)
     with contextlib.suppress(EOFError):
         while True:
-            yield input("> ")
+            try:
+                line = input("> ")
+                line.encode()  # bytes that are no UTF-8 come as half characters in some locales
+            except UnicodeError:
+                print("That line is not UTF-8: type it again.", file=sys.stderr)
+                continue
+            yield line
