@@ -265,3 +265,14 @@ def test_inspect_takes_the_devices_that_the_others_take(
     words = ("inspect", models[0], "ein", "--output", tmp_path / "p", "--device", device)
     found, _, error = called(capsys, *words)
     assert found == status, error
+
+
+def test_progress_is_lines_now_and_then_where_there_is_no_terminal(models, monkeypatch, capsys):
+    words = ["evaluate", models[0], "--compare", models[1]]
+    assert called(capsys, *words)[2] == ""
+    monkeypatch.setattr("multibranch.cli.output._EVERY", 0.0)
+    status, _, error = called(capsys, *words)
+    assert status == 0
+    told = error.splitlines()
+    assert f"decoding {models[0]}: 12 of 12" in told
+    assert told[-1] == f"decoding {models[1]}: 12 of 12"

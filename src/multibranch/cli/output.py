@@ -2,12 +2,15 @@
 
 import json
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from multibranch.errors import UserError
+
+_EVERY = 10.0  # seconds between lines that tell how far a verb has come
 
 
 def print_result(rows: Sequence[dict[str, Any]], *, as_json: bool, title: str = "") -> None:
@@ -62,7 +65,10 @@ def _cell(value: Any) -> str:
 
 @contextmanager
 def counting(what: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A bar on standard error that counts to `total`; call the result with what was finished."""
+    """A bar on standard error that counts to `total`; call the result with what was finished.
+
+    Where there is no terminal to draw it in, a line comes now and then.
+    """
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -73,7 +79,23 @@ def counting(what: str, total: int) -> Iterator[Callable[[int], None]]:
     )
 
     console = Console(stderr=True)
+    if not console.is_terminal:
+        yield _lines(what, total)
+        return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as bar:
         task = bar.add_task(what, total=total)
         yield lambda done: bar.update(task, advance=done)
+
+
+def _lines(what: str, total: int) -> Callable[[int], None]:
+    counted, told = 0, time.monotonic()
+
+    def advance(done: int) -> None:
+        nonlocal counted, told
+        counted += done
+        if time.monotonic() - told > _EVERY:
+            told = time.monotonic()
+            print(f"{what}: {counted:,} of {total:,}", file=sys.stderr)
+
+    return advance
