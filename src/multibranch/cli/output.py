@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from multibranch.errors import UserError
 
@@ -27,7 +27,9 @@ def print_result(rows: Sequence[dict[str, Any]], *, as_json: bool, title: str = 
     table = Table(title=title or None, title_justify="left", header_style="bold")
     for name in rows[0] if rows else []:
         numeric = all(isinstance(row[name], int | float) for row in rows)
-        table.add_column(name.replace("_", " "), justify="right" if numeric else "left")
+        justify: Literal["left", "right"] = "right" if numeric else "left"
+        # Folded, not cut: in a narrow terminal a name or a number must still be there to read.
+        table.add_column(name.replace("_", " "), justify=justify, overflow="fold")
     for row in rows:
         table.add_row(*(Text(_cell(value)) for value in row.values()))
     console.print(table)
