@@ -254,6 +254,16 @@ def test_inspect_makes_the_folder_of_its_pictures(
     assert len(error.splitlines()) == 1
 
 
+def test_inspect_says_in_one_line_that_its_picture_lacks_characters(
+    models: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("inspect", models[0], "日本 ein", "--output", tmp_path / "p")
+    status, _, error = called(capsys, *words)
+    assert status == 0
+    assert error == "The picture's font lacks some characters; the page shows all.\n"
+    assert "日" in (tmp_path / "p.html").read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize(("device", "status"), [("auto", 0), ("nonsense", 2)])
 def test_inspect_takes_the_devices_that_the_others_take(
     models: list[Path],

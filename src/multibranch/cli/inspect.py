@@ -28,6 +28,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    import sys
+    import warnings
     from pathlib import Path
 
     from multibranch.cli.output import print_result
@@ -45,7 +47,11 @@ def run(args: argparse.Namespace) -> None:
         options["beam"] = args.beam
     inspection = inspect(model, text, args.sentence, target=args.target, **options)
     output.parent.mkdir(parents=True, exist_ok=True)
-    picture = draw(inspection, output.with_name(output.name + ".png"))
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        picture = draw(inspection, output.with_name(output.name + ".png"))
+    if any(str(warning.message).startswith("Glyph") for warning in warned):
+        print("The picture's font lacks some characters; the page shows all.", file=sys.stderr)
     page = write_page(inspection, output.with_name(output.name + ".html"))
     layers = [
         {
