@@ -133,8 +133,10 @@ def read_config(folder: str | Path) -> dict[str, Any]:
     path = config_path(folder)
     config = read_json(path)
     if config.get("model_type") != MODEL_TYPE:
+        classifies = "ForSequenceClassification" in str(config.get("architectures"))
         raise UserError(
             f"{path} describes a model of type {config.get('model_type')!r}, not {MODEL_TYPE!r}"
+            + (": it is a classifier, for `multibranch classify`" if classifies else "")
         )
     return config
 
