@@ -1,9 +1,12 @@
 """The search: what it proposes, that it prunes, and that it goes on where it stopped."""
 
 import json
+import os
+import signal
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +14,7 @@ from multibranch import configuration
 from multibranch.cli import main
 from multibranch.study.plan import Search
 from multibranch.study.searching import _sampler, propose
-from multibranch.training import Config
+from multibranch.training import Config, Trainer
 
 optuna = pytest.importorskip("optuna")
 
@@ -57,3 +60,26 @@ def test_a_search_counts_its_trials_over_several_commands(
     assert second["pruned"] >= 1
     assert second["scores"]["multi_bleu"]["signature"].startswith("multi-bleu|")
     assert len(second["best"][0]["branches"].split()) == 2
+
+
+def test_a_trial_that_ctrl_c_stops_is_told_so_and_leaves_no_checkpoint(
+    write_study: Callable[..., Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture,
+) -> None:
+    def stopping(config: Config, data: Any, **options: Any) -> Trainer:
+        def stop(record: dict[str, Any]) -> None:
+            os.kill(os.getpid(), signal.SIGINT)
+
+        return Trainer(config, data, **{**options, "watch": stop})
+
+    monkeypatch.setattr("multibranch.study.searching.Trainer", stopping)
+    words = ["study", "search", str(write_study(updates=10, every=2)), "--output", str(tmp_path)]
+    assert main([*words, "--device", "cpu"]) == 130
+    error = capsys.readouterr().err
+    assert "trial 0: stopped, and does not count\n" in error
+    assert "pruned" not in error
+    study = optuna.load_study(study_name="tiny-search", storage=f"sqlite:///{tmp_path}/study.db")
+    assert [trial.state.name for trial in study.get_trials()] == ["FAIL"]
+    assert not list((tmp_path / "search").glob("**/*.safetensors"))

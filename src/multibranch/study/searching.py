@@ -58,9 +58,10 @@ def search(
         config = propose(trial, space, base)
         tell(f"trial {trial.number}: {describe(config)}")
         value, state = _run(bench, optuna_study, trial, config)
-        tell(f"trial {trial.number}: {'pruned' if value is None else f'loss {value:.4f}'}")
         if state is optuna.trial.TrialState.FAIL:
+            tell(f"trial {trial.number}: stopped, and does not count")
             raise KeyboardInterrupt
+        tell(f"trial {trial.number}: {'pruned' if value is None else f'loss {value:.4f}'}")
     return _report(bench, optuna_study, base)
 
 
@@ -148,7 +149,7 @@ def describe(config: Config) -> str:
 
 
 def _run(bench: Bench, study: Any, trial: Any, config: Config) -> tuple[float | None, Any]:
-    """Train a proposal; its validation loss, or None when it was pruned."""
+    """Train a proposal; its validation loss, or None when it was pruned or stopped."""
     import optuna
 
     states = optuna.trial.TrialState
@@ -176,6 +177,7 @@ def _run(bench: Bench, study: Any, trial: Any, config: Config) -> tuple[float | 
         raise UserError(f"{folder} is in use by another process") from None
     if outcome.interrupted:
         study.tell(trial, state=states.FAIL)
+        tidy(folder, model=True)  # the next command asks for another proposal
         return None, states.FAIL
     value = outcome.progress.best_plain
     assert value is not None
