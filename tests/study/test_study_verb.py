@@ -36,3 +36,11 @@ def test_the_list_of_studies_counts_the_seeds_that_are_asked_for(capsys):
         listed = {row["study"]: row["experiments"] for row in json.loads(capsys.readouterr().out)}
         counts.append(listed["builtin"])
     assert counts[1] == 3 * counts[0] == 54
+
+
+@pytest.mark.parametrize("what", ["list", "run", "report", "import", "search"])
+def test_the_help_of_every_part_has_an_example(what, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(["study", what, "--help"])
+    assert stopped.value.code == 0
+    assert f"\n  multibranch study {what} " in capsys.readouterr().out

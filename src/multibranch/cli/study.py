@@ -22,6 +22,44 @@ import argparse
 from typing import Any
 
 OUTPUT = "runs/study"
+_LIST = """The studies there are, with the tables that they mirror, or the experiments of one.
+
+  multibranch study list
+  multibranch study list multi30k-small      its experiments, by the keys that `run --only` takes
+"""
+_RUN = """Run the trials of a study, or what is left of them.
+
+  multibranch study run builtin              needs no corpus
+  multibranch study run multi30k-small --workers 4
+  multibranch study run multi30k-small --only 'de-en.proximal.3-*.s1'
+  multibranch study run table-1 --data prepared/iwslt14-de-en --seeds 1
+
+Stopped anywhere, the same command goes on. Started twice, both share the work. A trial that failed
+is told at the end with its reason, and tried again with --retry-failed.
+"""
+_REPORT = """Write the page and the Markdown file of a study: its numbers beside the paper's.
+
+  multibranch study report multi30k-small
+  multibranch study report multi30k-small --record study.json     and as data, to keep
+  multibranch study report multi30k-small --from study.json       from such data, without trials
+
+What has been run so far is reported; more trials, and the same command again, make it complete.
+"""
+_IMPORT = """Score trials that were recorded where only PyTorch is, and put them in the storage.
+
+  python benchmarks/study_gpu.py prepared/multi30k-de-en OUT --study multi30k-small --minutes 8
+  multibranch study import multi30k-small OUT --data de-en=prepared/multi30k-de-en
+
+Trials that the storage has already are left as they are.
+"""
+_SEARCH = """Search beyond the grid: N_a, ρ and N_f of every layer, and what is dropped.
+
+  multibranch study search multi30k-search --trials 30
+
+Optuna's TPE proposes; what is worse than the median at the same update is pruned. The search sees
+the validation set only, and its best model is scored on the test set at the end. --trials counts
+those of all commands together: the same command with a larger number goes on.
+"""
 _BOUNDS = {
     "seeds": (1, 1000),
     "workers": (1, 1000),
@@ -34,11 +72,11 @@ _BOUNDS = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(dest="what", metavar="list|run|report|import|search")
     verbs.required = True
-    every = verbs.add_parser("list", help="the studies there are, or the experiments of one")
+    every = _verb(verbs, "list", "the studies there are, or the experiments of one", _LIST)
     every.add_argument("name", nargs="?", metavar="NAME", help="list the experiments of this one")
     every.add_argument("--seeds", type=int, help="seeds of every cell (default: the study's)")
     every.add_argument("--json", action="store_true", help="print the list as JSON")
-    run = verbs.add_parser("run", help="run the trials of a study")
+    run = _verb(verbs, "run", "run the trials of a study", _RUN)
     _add_place(run)
     _add_choice(run)
     run.add_argument("--workers", type=int, help="processes (default: 4 on a GPU, 1 on a CPU)")
@@ -52,22 +90,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     run.add_argument("--retry-failed", action="store_true", help="try failed experiments again")
     run.add_argument("--json", action="store_true", help="print the outcome as JSON")
-    report = verbs.add_parser("report", help="write the page and the Markdown file of a study")
+    report = _verb(verbs, "report", "write the page and the Markdown file of a study", _REPORT)
     _add_place(report)
     report.add_argument("--from", dest="source", metavar="FILE", help="a recorded study (JSON)")
     report.add_argument("--html", metavar="FILE", help="default: NAME.html in the output folder")
     report.add_argument("--markdown", metavar="FILE", help="default: NAME.md beside it")
     report.add_argument("--record", metavar="FILE", help="write the study down as JSON, no texts")
     report.add_argument("--json", action="store_true", help="print the cells as JSON")
-    take = verbs.add_parser("import", help="score recorded trials and put them in the storage")
+    take = _verb(verbs, "import", "score recorded trials and put them in the storage", _IMPORT)
     _add_place(take)
     take.add_argument("folder", metavar="FOLDER", help="what benchmarks/study_gpu.py wrote")
-    search = verbs.add_parser("search", help="search beyond the grid: branches and ρ by layer")
+    search = _verb(verbs, "search", "search beyond the grid: branches and ρ by layer", _SEARCH)
     _add_place(search)
     search.add_argument("--trials", type=int, help="trials in all (default: the study's)")
     search.add_argument("--seed", type=int, default=1, help="of search and models (default: 1)")
     search.add_argument("--device", default="auto", help="auto (the default), cpu or cuda")
     search.add_argument("--json", action="store_true", help="print the best trials as JSON")
+
+
+def _verb(verbs: Any, name: str, line: str, description: str) -> argparse.ArgumentParser:
+    added: argparse.ArgumentParser = verbs.add_parser(
+        name,
+        help=line,
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    return added
 
 
 def _add_place(parser: argparse.ArgumentParser) -> None:
