@@ -38,6 +38,18 @@ def test_the_list_of_studies_counts_the_seeds_that_are_asked_for(capsys):
     assert counts[1] == 3 * counts[0] == 54
 
 
+def test_a_list_of_one_is_a_list_in_json(tmp_path, capsys):
+    file = tmp_path / "one.yaml"
+    file.write_text(
+        "title: one\nconfig: configs/builtin.yaml\nseeds: 1\nupdates: 1\n"
+        "corpora: [{name: own, folder: prepared/own}]\n"
+        "grids: [{starts: [scratch], branches: [1], shapes: [32/64]}]\n"
+    )
+    assert main(["study", "list", str(file), "--json"]) == 0
+    [listed] = json.loads(capsys.readouterr().out)
+    assert listed["key"].startswith("own.scratch.1-32-64.") and "model" in listed
+
+
 @pytest.mark.parametrize("what", ["list", "run", "report", "import", "search"])
 def test_the_help_of_every_part_has_an_example(what, capsys):
     with pytest.raises(SystemExit) as stopped:

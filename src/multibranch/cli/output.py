@@ -13,10 +13,15 @@ from multibranch.errors import UserError
 _EVERY = 10.0  # seconds between lines that tell how far a verb has come
 
 
-def print_result(rows: Sequence[dict[str, Any]], *, as_json: bool, title: str = "") -> None:
-    """Print rows with the same keys to standard output; one row is one JSON object."""
+def print_result(
+    rows: Sequence[dict[str, Any]], *, as_json: bool, title: str = "", many: bool = False
+) -> None:
+    """Print rows with the same keys to standard output; one row is one JSON object.
+
+    `many`: JSON is a list whatever the number of rows, for what may happen to be one.
+    """
     if as_json:
-        content: Any = rows[0] if len(rows) == 1 else list(rows)
+        content: Any = rows[0] if len(rows) == 1 and not many else list(rows)
         print(json.dumps(content, indent=2, ensure_ascii=False))
         return
     from rich.console import Console

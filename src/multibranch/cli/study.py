@@ -179,7 +179,7 @@ def _list(args: argparse.Namespace) -> None:
         experiments = study.experiments(args.seeds)
         if args.json:
             listed = [{"key": e.key, "model": e.title()} for e in experiments]
-            print_result(listed, as_json=True)
+            print_result(listed, as_json=True, many=True)
         else:  # keys are for copying, so that no table may cut them
             for experiment in experiments:
                 print(f"{experiment.key}  {experiment.title()}")
@@ -193,7 +193,8 @@ def _list(args: argparse.Namespace) -> None:
         rows.append(row)
     if not rows:
         raise UserError("there is no study here: give the path of a study file, or go to a clone")
-    print_result(rows, as_json=args.json, title="Studies (paper: the tables that they mirror)")
+    title = "Studies (paper: the tables that they mirror)"
+    print_result(rows, as_json=args.json, title=title, many=True)
 
 
 def _bench(args: argparse.Namespace) -> Any:
