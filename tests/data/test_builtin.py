@@ -384,6 +384,7 @@ def test_a_corpus_is_written_and_prepared(tmp_path: Path) -> None:
         decoded = data.text.decode([ids(i).tolist() for i in range(30)], side=side)
         assert decoded == data.lines("test", side)
     text = tmp_path / "corpus.text" / "train.va"
+    assert text.parent.stat().st_mode == (tmp_path / "corpus").stat().st_mode
     assert text.read_text(encoding="utf-8").count("\n") == 400
     assert sum(batch.pairs for batch in PackedBatches(data.split("train"), tokens=512)) == 400
     before = (folder / "train.source.bin").stat().st_mtime_ns

@@ -13,6 +13,7 @@ from multibranch.data.builtin.corpora import corpus_named, placed
 from multibranch.data.output import Workshop, finished, write_manifest
 from multibranch.data.prepare import prepare
 from multibranch.data.recipe import Part, Recipe, Vocabulary
+from multibranch.disk import umask
 from multibranch.errors import UserError
 from multibranch.text import TextSettings
 
@@ -61,6 +62,7 @@ def builtin(
             overwrite=overwrite,
             jobs=jobs,
         )
+        Path(place).chmod(0o777 & ~umask())  # others may read it as they may the prepared folder
         shutil.copytree(place, folder.with_name(folder.name + ".text"), dirs_exist_ok=True)
     return folder
 
