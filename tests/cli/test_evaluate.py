@@ -230,6 +230,26 @@ def test_what_cannot_be_is_one_line(
     assert out == ""
 
 
+def test_an_output_that_may_not_be_written_is_refused_before_decoding(
+    models: list[Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    denied: list[Path] = []
+    monkeypatch.setattr("os.access", lambda path, mode: Path(path) not in denied)
+    monkeypatch.setattr(evaluation, "decode_split", None)  # what is called now would be an error
+    file = tmp_path / "out.txt"
+    for refusing in (tmp_path, file):
+        denied[:] = [refusing]
+        status, out, error = called(capsys, "evaluate", models[0], "--output", file)
+        assert (status, out) == (2, "")
+        assert (
+            error == f"multibranch evaluate: {file} may not be written: choose another --output\n"
+        )
+        file.touch()
+
+
 def test_an_output_that_cannot_be_written_is_one_line(
     models: list[Path], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,6 +1,7 @@
 """Results as a table for people and as JSON for programs."""
 
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -60,6 +61,8 @@ def check_writable(path: str) -> None:
         raise UserError(f"{path} is a folder: give --output a file")
     if not place.parent.is_dir():
         raise UserError(f"there is no folder {place.parent} to write {place.name} to; make it")
+    if not os.access(place if place.exists() else place.parent, os.W_OK):
+        raise UserError(f"{path} may not be written: choose another --output")
 
 
 def _cell(value: Any) -> str:
