@@ -347,6 +347,18 @@ def test_a_folder_of_something_else_is_not_overwritten(backbone, single, tmp_pat
         assert (tmp_path / "notes.txt").read_text() == "mine"
 
 
+def test_a_place_that_cannot_be_written_to_is_refused_before_training(
+    backbone, single, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("multibranch.tasks.understanding.fine_tune", None)  # not to be called
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="file is a file and can hold no folder"):
+        train_classifier(config_for(backbone, single, tmp_path / "file" / "x"), quiet=True)
+    monkeypatch.setattr("os.access", lambda path, mode: path != tmp_path)
+    with pytest.raises(UserError, match="may not be written to: choose another"):
+        train_classifier(config_for(backbone, single, tmp_path / "a" / "b"), quiet=True)
+
+
 def test_a_folder_without_classifier_is_refused(tmp_path):
     with pytest.raises(UserError, match="is no classifier"):
         evaluate_classifier(tmp_path)

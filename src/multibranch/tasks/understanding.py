@@ -8,6 +8,7 @@ runs/x/README.md       the model card
 
 import importlib.util
 import json
+import os
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -223,6 +224,12 @@ class _Run:
 
 
 def _check_output(folder: Path) -> None:
+    """Refuse, before any training, a folder that the result could not be written to."""
+    place = next(parent for parent in folder.absolute().parents if parent.exists())
+    if not place.is_dir():
+        raise UserError(f"{place} is a file and can hold no folder: choose another train.output")
+    if not os.access(place, os.W_OK):
+        raise UserError(f"{place} may not be written to: choose another train.output")
     if not folder.exists():
         return
     if not folder.is_dir():
