@@ -477,6 +477,7 @@ def test_the_list_of_recipes_shows_sizes_licence_and_home(
     shown = capsys.readouterr().out
     for word in ("iwslt14-de-en", "29,000 / 1,014 / 1,000", "CC BY-NC-SA", "gluebenchmark.com"):
         assert word in shown
+    assert "109,108 / 2,000 / 2,000" in shown, "code-python: the public corpus's, not the paper's"
     assert main(["prepare", "--list", "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)) == 11
 

@@ -50,7 +50,7 @@ _IMPORT = """Score trials that were recorded where only PyTorch is, and put them
   python benchmarks/study_gpu.py prepared/multi30k-de-en OUT --study multi30k-small --minutes 8
   multibranch study import multi30k-small OUT --data de-en=prepared/multi30k-de-en
 
-Trials that the storage has already are left as they are.
+Trials that the storage has already, run with the same settings, are left as they are.
 """
 _SEARCH = """Search beyond the grid: N_a, ρ and N_f of every layer, and what is dropped.
 
