@@ -19,7 +19,7 @@ RUN pip install ${TORCH_INDEX:+--index-url "$TORCH_INDEX"} "$(grep '^torch==' co
 COPY src ./src
 RUN pip install --constraint constraints.txt ".[serve,export]" && rm -rf /app/src
 
-RUN useradd --system --uid 10001 --no-create-home --shell /usr/sbin/nologin multibranch
+RUN useradd --uid 10001 --no-create-home --shell /usr/sbin/nologin multibranch
 USER 10001
 WORKDIR /
 

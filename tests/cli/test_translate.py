@@ -126,6 +126,13 @@ def test_options_reach_the_search(run, folder, translator):
     assert result.out[:-1].split("\n") == expected
 
 
+@pytest.mark.parametrize("option", ["--temperature", "--top-k", "--top-p", "--seed"])
+def test_options_of_draws_need_them(run, folder, option):
+    result = run("translate", folder, option, 1, given="\n".join(LINES))
+    assert result.status == 2
+    assert f"{option} is for draws: add --sample, or remove it" in result.err
+
+
 def test_branches_count_from_one(run, folder):
     result = run("translate", folder, "--branches", "1,3", given="\n".join(LINES))
     chosen = Translator.load(folder, device="cpu", branches=[0, 2])

@@ -27,6 +27,7 @@ _OPTIONS = {
     "top_p": (float, "with --sample: draw from the fewest tokens of this total probability"),
     "seed": (int, "with --sample: fixes the draws (default 1)"),
 }
+_OF_SAMPLING = {"temperature", "top_k", "top_p", "seed"}
 
 
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:
@@ -93,7 +94,11 @@ def search_settings(args: argparse.Namespace) -> dict[str, Any]:
     """The search options that were given."""
     names = [*_OPTIONS, "sample", "allow_unknown"]
     given = {name: getattr(args, name) for name in names}
-    return {name: value for name, value in given.items() if value is not None}
+    given = {name: value for name, value in given.items() if value is not None}
+    if not args.sample:
+        for name in _OF_SAMPLING & given.keys():
+            raise UserError(f"--{name.replace('_', '-')} is for draws: add --sample, or remove it")
+    return given
 
 
 def load_translator(args: argparse.Namespace) -> "Translator":
