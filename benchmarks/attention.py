@@ -46,9 +46,12 @@ class Loop(nn.Module):
         return torch.stack(outputs).mean(0)
 
 
-def ways(width: int, heads: int, branches: int) -> dict[str, Callable[[Tensor], Tensor]]:
+def ways(
+    width: int, heads: int, branches: int
+) -> dict[str, tuple[nn.Module, Callable[[Tensor], Tensor]]]:
+    """The layers by name, each with how it is called on states (b, t, d)."""
     fused = MultiBranchAttention(width, heads, branches=branches, batch_first=True)
-    found: dict[str, Any] = {
+    found: dict[str, tuple[nn.Module, Callable[[Tensor], Tensor]]] = {
         "fused": (fused, lambda x: fused(x, x, x, need_weights=False)[0]),
         "loop": (loop := Loop(width, heads, branches), loop),
     }

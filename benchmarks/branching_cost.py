@@ -117,7 +117,7 @@ def main() -> int:
         torch.set_num_threads(args.threads)
     device = torch.device(args.device)
     ways = [True, False] if device.type == "cuda" else [False]
-    content = {
+    content: dict[str, Any] = {
         "command": " ".join(["python", *sys.argv]),
         "device": torch.cuda.get_device_name() if device.type == "cuda" else platform.machine(),
         "torch": torch.__version__,

@@ -206,7 +206,8 @@ def experiments(args: argparse.Namespace, data: PreparedData, overrides: list[st
     runs = [Run(name, seed, args.output) for seed in args.seeds for name in args.only]
     waiting = [run for run in runs if not run.converged]
     while waiting:
-        most, left = clock.training_seconds(len(waiting)), []
+        most = clock.training_seconds(len(waiting))
+        left: list[Run] = []
         for position, run in enumerate(waiting):
             seconds = min(most, clock.training_seconds(len(waiting) - position))
             if seconds < 60 * args.least:
@@ -229,8 +230,10 @@ def one(
     config = run.config(data, [*overrides, f"--train.device={args.device}"])
     record = train(run, data, config, seconds)
     record |= {"command": " ".join(["python", *args.command]), **machine(args.device)}
-    limits = {"tokens": config.train.tokens, "max_length": config.data.max_length}
-    record["pairs"] = str(PackedBatches(data.split("train"), **limits).report)
+    batches = PackedBatches(
+        data.split("train"), tokens=config.train.tokens, max_length=config.data.max_length
+    )
+    record["pairs"] = str(batches.report)
     record["test"] = decode(run, data, args)
     run.result().write_text(json.dumps(record, indent=1) + "\n", "utf-8")
     forget()

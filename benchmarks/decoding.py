@@ -152,8 +152,8 @@ def ctranslate2(task: Task, folder: Path, quantization: str) -> Engine:
             min_decoding_length=options.min_length,
             max_decoding_length=options.min_length,
         )
-        target = task.text.tokenizer("target")
-        return [[target.token_to_id(token) for token in one.hypotheses[0]] for one in results]
+        target = task.text.tokenizer("target").get_vocab()
+        return [[target[token] for token in one.hypotheses[0]] for one in results]
 
     return Engine(f"CTranslate2, {quantization}", run)
 

@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -68,7 +69,8 @@ class Problem:
 
     def __init__(self, case: Case) -> None:
         self.case = case
-        shape, how = (case.heads, case.width), {"device": "cuda", "dtype": case.dtype}
+        shape = (case.heads, case.width)
+        how: dict[str, Any] = {"device": "cuda", "dtype": case.dtype}
         n, s = case.tokens, case.keys
         self.cross = case.kind == "cross"
         if self.cross:
@@ -92,11 +94,11 @@ class Problem:
 
     def attend(self, *inputs: Tensor) -> Tensor:
         if self.cross:
-            return packed_cross_attention(
-                *inputs, self.segments, self.memory, head_scale=self.scale
-            )
+            q, kv = inputs
+            return packed_cross_attention(q, kv, self.segments, self.memory, head_scale=self.scale)
+        (qkv,) = inputs
         causal = self.case.kind == "causal"
-        return packed_self_attention(*inputs, self.segments, causal=causal, head_scale=self.scale)
+        return packed_self_attention(qkv, self.segments, causal=causal, head_scale=self.scale)
 
     def forward(self, tiles: Tiles | None) -> Callable[[], Any]:
         start, end = self.intervals[:2]
@@ -106,9 +108,10 @@ class Problem:
         out, lse = self.forward(None)()
         gradients = [torch.empty_like(x) for x in self.inputs]
         if self.cross:
-            parts = (gradients[0], *gradients[1].unbind(1))
+            q, (k, v) = gradients[0], gradients[1].unbind(1)
         else:
-            parts = tuple(gradients[0].unbind(1))
+            q, k, v = gradients[0].unbind(1)
+        parts = (q, k, v)
         return lambda: launch_backward(
             self.grad, self.q, self.k, self.v, out, lse, self.intervals, self.scale, parts, tiles
         )
@@ -136,7 +139,9 @@ class Problem:
                 q, (k, v) = inputs[0], inputs[1].unbind(1)
             else:
                 q, k, v = inputs[0].unbind(1)
-            return varlen_attn(q, k, v, *marks, *longest, **causal)
+            out = varlen_attn(q, k, v, *marks, *longest, **causal)
+            assert isinstance(out, Tensor)  # alone, as nothing else was asked for
+            return out
 
         return attend
 
@@ -149,9 +154,9 @@ def sentence_lengths(tokens: int, mean: float, seed: int) -> list[int]:
     """Lengths of sentences as in a translated corpus (log-normal), as many as fit the tokens."""
     generator = torch.Generator().manual_seed(seed)
     drawn = torch.randn(tokens, generator=generator).mul(0.65).exp()
-    drawn = (drawn * mean / math.exp(0.65**2 / 2)).round().clamp(2, 175).int().tolist()
+    drawn = (drawn * mean / math.exp(0.65**2 / 2)).round().clamp(2, 175)
     lengths, total = [], 0
-    for length in drawn:
+    for length in drawn.int().tolist():
         if total + length > tokens:
             break
         lengths.append(length)
@@ -306,11 +311,12 @@ def measure_loss(n: int, d: int, vocabulary: int) -> dict[str, Any]:
     logits = torch.randn(n, vocabulary, device="cuda", dtype=BF16)
     how: dict[str, Any] = {"smoothing": 0.1, "ignored": 1, "differentiate": True}
 
-    def kernel(block: int, warps: int) -> Callable[[], Any]:
-        return lambda: launch_cross_entropy(logits, problem[2], block=block, warps=warps, **how)
+    def kernel(block: int, warps: int) -> float | str:
+        launch = partial(launch_cross_entropy, logits, problem[2], block=block, warps=warps, **how)
+        return attempt(lambda: microseconds(launch, 3, 5))
 
     row["forward_tiles"] = {
-        str(cut): attempt(lambda cut=cut: microseconds(kernel(*cut), 3, 5))
+        str(cut): kernel(*cut)
         for cut in [(2048, 4), (4096, 4), (4096, 8), (8192, 8), (8192, 16), (16384, 16)]
     }
     with kernels.use_reference():
@@ -363,22 +369,25 @@ def measure(case: Case, *, sweep: bool) -> dict[str, Any]:
     problem = Problem(case)
     itemsize = problem.q.element_size()
     defaults = (forward_tiles(case.width, itemsize), backward_tiles(case.width, itemsize))
+
+    def forward(tiles: Tiles) -> float | str:
+        return attempt(lambda: microseconds(problem.forward(tiles)))
+
+    def backward(tiles: Tiles) -> float | str:
+        return attempt(lambda: microseconds(problem.backward(tiles)))
+
     row: dict[str, Any] = {
         "case": f"{case.name} {case.kind} n={case.tokens} h={case.heads} w={case.width}"
         + (" a third of the heads dropped" if case.scaled else ""),
         "sequences": len(case.lengths),
         "longest": max(case.lengths),
-        "forward": attempt(lambda: microseconds(problem.forward(defaults[0]))),
-        "backward": attempt(lambda: microseconds(problem.backward(defaults[1]))),
+        "forward": forward(defaults[0]),
+        "backward": backward(defaults[1]),
         "both": attempt(lambda: microseconds(problem.both(problem.attend))),
     }
     if sweep:
-        row["forward_tiles"] = {
-            str(t): attempt(lambda t=t: microseconds(problem.forward(Tiles(*t)))) for t in FORWARD
-        }
-        row["backward_tiles"] = {
-            str(t): attempt(lambda t=t: microseconds(problem.backward(Tiles(*t)))) for t in BACKWARD
-        }
+        row["forward_tiles"] = {str(t): forward(Tiles(*t)) for t in FORWARD}
+        row["backward_tiles"] = {str(t): backward(Tiles(*t)) for t in BACKWARD}
     if not case.scaled:
         row["varlen_forward"] = attempt(
             lambda: microseconds(lambda: problem.varlen()(*problem.inputs), 3, 5)
@@ -402,7 +411,11 @@ def timing_cases() -> list[tuple[Case, bool]]:
 # -- Compilation ahead, on all cores -------------------------------------------------------------
 
 
-def build(task: tuple[str, tuple[int, ...] | None, int, torch.dtype, bool]) -> None:
+# Which kernel, its tiles (None: its own), the head width, the type, whether heads are scaled.
+Task = tuple[str, tuple[int, int, int, int] | None, int, torch.dtype, bool]
+
+
+def build(task: Task) -> None:
     """Compile one kernel into Triton's cache on disk by running it once on a small problem."""
     which, tiles, width, dtype, scaled = task
     problem = Problem(packed_case("build", "self", 256, 3, width, dtype=dtype, scaled=scaled))
@@ -415,7 +428,7 @@ def build(task: tuple[str, tuple[int, ...] | None, int, torch.dtype, bool]) -> N
 
 def build_all(sweep: bool) -> None:
     every = [(w, t, s) for w in (16, 32, 64, 128) for t in TOLERANCES for s in (False, True)]
-    tasks = [(which, None, *key) for key in every for which in ("backward", "forward")]
+    tasks: list[Task] = [(which, None, *key) for key in every for which in ("backward", "forward")]
     if sweep:
         for width in (64, 32):
             tasks += [("backward", tiles, width, BF16, False) for tiles in BACKWARD]

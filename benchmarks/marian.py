@@ -6,12 +6,18 @@ width divides into. Marian's layers compute that too once their projections are 
 """
 
 import math
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
 
-from multibranch.nn import MultiBranchAttention, MultiBranchTransformer, fold
+from multibranch.nn import (
+    DecoderBlock,
+    EncoderBlock,
+    MultiBranchAttention,
+    MultiBranchTransformer,
+    fold,
+)
 
 
 def marian_twin(model: MultiBranchTransformer) -> Any:
@@ -46,17 +52,19 @@ def marian_twin(model: MultiBranchTransformer) -> Any:
     places = folded.target_embedding._encode(torch.arange(said["max_length"]))
     for half in (inner.encoder, inner.decoder):
         half.embed_positions.weight.copy_(places)
-    for ours, theirs in zip(folded.encoder, inner.encoder.layers):
+    encoder = cast(list[EncoderBlock], list(folded.encoder))
+    for ours, theirs in zip(encoder, inner.encoder.layers):
         _copy_attention(ours.attention, theirs.self_attn)
         _copy_rest(ours, theirs, {"attention_norm": "self_attn_layer_norm"})
-    for ours, theirs in zip(folded.decoder, inner.decoder.layers):
-        _copy_attention(ours.attention, theirs.self_attn)
-        _copy_attention(ours.cross_attention, theirs.encoder_attn)
+    decoder = cast(list[DecoderBlock], list(folded.decoder))
+    for block, theirs in zip(decoder, inner.decoder.layers):
+        _copy_attention(block.attention, theirs.self_attn)
+        _copy_attention(block.cross_attention, theirs.encoder_attn)
         names = {
             "attention_norm": "self_attn_layer_norm",
             "cross_attention_norm": "encoder_attn_layer_norm",
         }
-        _copy_rest(ours, theirs, names)
+        _copy_rest(block, theirs, names)
     return twin
 
 

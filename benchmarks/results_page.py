@@ -76,7 +76,8 @@ def study(path: Path, content: dict[str, Any]) -> list[str]:
 
 def two_stage(path: Path, content: dict[str, Any]) -> list[str]:
     """The paper's procedure, as benchmarks/two_stage.py records it."""
-    rows, signatures, first = [], set(), None
+    rows: list[list[str]] = []
+    signatures, first = set(), None
     for stage in content["stages"]:
         (weights, scores), *_ = stage["scores"].items()
         signature = scores["signature"].split(" {")[0]

@@ -24,6 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -107,7 +108,9 @@ class Campaign:
         print(f"{name}: {time.monotonic() - began:.2f} s after its start", end=" ", flush=True)
         return True
 
-    def disturbed(self, name: str, signals: list[int], strikes: int) -> dict[str, Any]:
+    def disturbed(
+        self, name: str, signals: Sequence[signal.Signals], strikes: int
+    ) -> dict[str, Any]:
         """Disturb a run at moments spread over all of it, until it has ended; what happened."""
         goals = sorted(self.dice.randrange(int(0.95 * self.updates)) for _ in range(strikes))
         struck: list[dict[str, Any]] = []
@@ -116,7 +119,7 @@ class Campaign:
             if goals:
                 number = self.dice.choice(signals)
                 if self.strike(name, process, goals.pop(0), number):
-                    struck.append({"signal": signal.Signals(number).name})
+                    struck.append({"signal": number.name})
                     struck[-1] |= {"status": process.wait(), "saved_update": self.update(name)}
                     print(struck[-1], flush=True)
                     if struck[-1]["status"] != 0:  # a signal may come as the run ends

@@ -20,12 +20,12 @@ import time
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
 from multibranch.data import PreparedData
-from multibranch.nn import kernels
+from multibranch.nn import DecoderBlock, kernels
 from multibranch.training import Config, DataConfig, ModelConfig, TrainConfig, Trainer
 from multibranch.training.graphed import GraphedStep
 
@@ -45,7 +45,7 @@ class Row:
 
 IWSLT = {"width": 256, "hidden": 2048, "heads": 4, "drop_branch": 0.3}
 WMT = {"width": 512, "hidden": 12288, "heads": 16, "branches": 2, "dropout": 0.3}
-WMT_TRAIN = {"vocabulary": 32768, "tokens": 32768, "updates": 60}
+WMT_TRAIN: dict[str, Any] = {"vocabulary": 32768, "tokens": 32768, "updates": 60}
 
 GPU_ROWS = [
     Row("N_a=1", {**IWSLT, "branches": 1}),
@@ -189,7 +189,8 @@ def _flops(trainer: Trainer, row: Row) -> float:
     encoder = sum(p.numel() for p in trainer.model.encoder.parameters() if p.dim() > 2)
     decoder = sum(p.numel() for p in trainer.model.decoder.parameters() if p.dim() > 2)
     # Keys and values of encoder-decoder attention are computed for source tokens.
-    cross = sum(block.cross_attention.qkv_weight[1:].numel() for block in trainer.model.decoder)
+    blocks = cast(list[DecoderBlock], list(trainer.model.decoder))
+    cross = sum(block.cross_attention.qkv_weight[1:].numel() for block in blocks)
     output = trainer.model.output_vectors.numel()
     return 6 * (encoder * source + (decoder - cross) + cross * source + output)
 
@@ -236,7 +237,7 @@ def main() -> int:
             results.append({"name": row.name, "error": f"{type(error).__name__}: {error}"[:2000]})
         print(json.dumps(results[-1]), flush=True)
     name = torch.cuda.get_device_name() if args.device == "cuda" else platform.processor()
-    record = {
+    record: dict[str, Any] = {
         "command": " ".join(["python", *sys.argv]),
         "device": name,
         "torch": torch.__version__,
