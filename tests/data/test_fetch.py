@@ -148,16 +148,36 @@ def test_a_wrong_checksum_is_an_error_and_the_file_goes(server: Server, tmp_path
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_archive_cut_short_on_the_server_is_an_error(server: Server, tmp_path: Path) -> None:
+def packed(content: bytes) -> bytes:
+    """An archive that holds one file."""
     made = io.BytesIO()
     with tarfile.open(fileobj=made, mode="w:gz") as archive:
         info = tarfile.TarInfo("x")
-        info.size = len(CONTENT)
-        archive.addfile(info, io.BytesIO(CONTENT))
-    server.files["a.tgz"] = made.getvalue()[:-500]
+        info.size = len(content)
+        archive.addfile(info, io.BytesIO(content))
+    return made.getvalue()
+
+
+def test_an_archive_cut_short_on_the_server_is_an_error(server: Server, tmp_path: Path) -> None:
+    server.files["a.tgz"] = packed(CONTENT)[:-500]
     with pytest.raises(UserError, match=r"a.tgz is cut short or damaged .* again"):
         fetch([Download(server.url("a.tgz"))], tmp_path, home=HOME)
     assert not (tmp_path / "a.tgz").exists()
+
+
+def test_a_file_that_was_not_checked_when_it_was_fetched_is_checked_later(
+    server: Server, tmp_path: Path
+) -> None:
+    whole = packed(CONTENT)
+    server.files["a.tgz"] = whole
+    # A run that is killed before it has checked the file leaves it without its checksum.
+    (tmp_path / "a.tgz").write_bytes(whole[:-500])
+    (path,) = fetch([Download(server.url("a.tgz"))], tmp_path, home=HOME)
+    assert path.read_bytes() == whole
+    (tmp_path / "a.tgz.sha256").unlink()
+    fetch([Download(server.url("a.tgz"))], tmp_path, home=HOME)
+    assert (tmp_path / "a.tgz.sha256").read_text() == f"{sha256(whole)}  a.tgz\n"
+    assert len(server.asked) == 1
 
 
 def test_a_file_that_was_changed_since_is_fetched_again(server: Server, tmp_path: Path) -> None:

@@ -81,7 +81,12 @@ def _sound(path: Path, download: Download) -> bool:
     if not path.is_file():
         return False
     known = download.sha256 or _noted(path)
-    if known is not None and sha256(path) != known:
+    if known is None:  # fetching was cut off before the file was checked, or its checksum noted
+        try:
+            _check(path, sha256(path))
+        except UserError:
+            return False
+    elif sha256(path) != known:
         path.unlink()
         return False
     return True
@@ -99,12 +104,17 @@ def _fetch_one(download: Download, path: Path, progress: Progress, timeout: floa
             "--from."
         )
     part.replace(path)
+    _check(path, found)
+
+
+def _check(path: Path, checksum: str) -> None:
+    """Note the checksum of a file that can be read to its end; remove one that cannot."""
     try:
         check_archive(path)
     except UserError:
         path.unlink()
         raise
-    _note(path, found)
+    _note(path, checksum)
 
 
 def _complete(download: Download, part: Path, progress: Progress, timeout: float) -> None:
