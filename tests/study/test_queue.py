@@ -12,7 +12,7 @@ from multibranch.errors import UserError
 from multibranch.study.experiment import Experiment
 from multibranch.study.order import hopeless, next_experiment, takeable
 from multibranch.study.plan import load_study
-from multibranch.study.storage import Queue, open_storage
+from multibranch.study.storage import Queue, open_storage, without_password
 
 pytest.importorskip("optuna")
 BASE = Experiment(corpus="c", seed=1)
@@ -177,6 +177,20 @@ def test_between_two_trials_of_an_experiment_it_waits(url: str) -> None:
 def test_a_storage_that_is_not_there_is_said_to_be(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="cannot be opened"):
         open_storage("postgresql://nobody@localhost:1/none?connect_timeout=1")
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://me:se/c:r@et@host:5432/studies", "postgresql://me@host:5432/studies"),
+        ("postgresql://host/s?user=me&password=secret", "postgresql://host/s?user=me"),
+        ("postgresql://h/s?password=secret&user=me", "postgresql://h/s?user=me"),
+        ("postgresql://me@host/studies", "postgresql://me@host/studies"),
+        ("sqlite:////shared/a:b@c/study.db", "sqlite:////shared/a:b@c/study.db"),
+    ],
+)
+def test_a_password_is_not_shown(url: str, shown: str) -> None:
+    assert without_password(url) == shown
 
 
 def test_a_trial_that_two_workers_added_is_struck_out_again(tmp_path: Path) -> None:

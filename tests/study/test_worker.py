@@ -68,16 +68,17 @@ def test_two_commands_share_the_trials_of_one_study(
     capsys: pytest.CaptureFixture,
 ) -> None:
     file, out = write_study(), tmp_path / "out"
-    words = ("run", file, "--output", out, "--device", "cpu")
+    place = ("--output", out, "--storage", f"sqlite:///{tmp_path}/trials.db")
+    words = ("run", file, *place, "--device", "cpu")
     said = finish(study_command(*words), study_command(*words))
-    check_shared(f"sqlite:///{out}/study.db", file)
+    check_shared(f"sqlite:///{tmp_path}/trials.db", file)
     keys = [experiment.key for experiment in load_study(str(file)).experiments()]
     assert sorted(begun(said[0]) + begun(said[1])) == sorted(keys)
     assert "; 6 of 6 done\n" in said[0] + said[1]
     # Done once, it is not done again; and the report has every cell with its command.
     assert study(*words) == 0
     assert capsys.readouterr().err == ""
-    assert study("report", file, "--output", out, "--record", out / "record.json") == 0
+    assert study("report", file, *place, "--record", out / "record.json") == 0
     recorded = json.loads((out / "record.json").read_text(encoding="utf-8"))
     assert len(recorded["trials"]) == 6
     pair = f"{BASELINE.replace('scratch', 'continued')} > {BASELINE}"
@@ -85,7 +86,8 @@ def test_two_commands_share_the_trials_of_one_study(
     page = (out / "tiny.html").read_text(encoding="utf-8")
     for trial in recorded["trials"]:
         assert trial["scores"]["multi_bleu"]["signature"].startswith("multi-bleu|")
-        assert trial["command"].endswith(f"--only {trial['key']} --output {out}")
+        as_run = f"--only {trial['key']} {' '.join(map(str, place))} --device cpu"
+        assert trial["command"].endswith(as_run)
         assert trial["command"].replace(".s1 ", " ") in page
     assert "<svg" in page and "http" not in page.replace("http://www.w3.org/", "")
 

@@ -237,6 +237,7 @@ def _run(args: argparse.Namespace) -> int:
 
     from multibranch.cli.output import print_result
     from multibranch.study.plan import choose
+    from multibranch.study.storage import without_password
     from multibranch.study.worker import Work, run_workers
 
     bench = _bench(args)
@@ -244,6 +245,10 @@ def _run(args: argparse.Namespace) -> int:
         bench.words += ["--seeds", str(args.seeds)]
     if args.output != OUTPUT:
         bench.words += ["--output", args.output]
+    if args.storage:
+        bench.words += ["--storage", without_password(args.storage)]
+    if args.device != "auto":
+        bench.words += ["--device", args.device]
     experiments = choose(bench.study.experiments(args.seeds), args.only)
     gpu = torch.cuda.is_available() and args.device != "cpu"
     workers = min(args.workers or (4 if gpu else 1), len(experiments))

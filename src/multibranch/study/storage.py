@@ -11,6 +11,7 @@ whether the number in the lease changes.
 import fcntl
 import json
 import os
+import re
 import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,6 +28,12 @@ LEASE = 60.0  # seconds without renewal after which a worker counts as gone
 
 def default_url(output: Path) -> str:
     return f"sqlite:///{output / 'study.db'}"
+
+
+def without_password(url: str) -> str:
+    """A URL as it may be shown and written down; PGPASSWORD or ~/.pgpass has the rest."""
+    url = re.sub(r"(://[^:/@]*):.*@", r"\1@", url)
+    return re.sub(r"([?&])password=[^&]*&?", r"\1", url).rstrip("?&")
 
 
 def open_storage(url: str) -> Any:
@@ -52,8 +59,8 @@ def open_storage(url: str) -> Any:
         except Exception as error:
             # Two workers that start at once both make the tables; the second need only try again.
             if last:
-                shown = f"…{url.split('@')[-1]}" if "@" in url else url  # no password is shown
                 what = str(error).splitlines()[0] if str(error) else type(error).__name__
+                shown = without_password(url)
                 raise UserError(f"--storage {shown} cannot be opened: {what}") from None
             time.sleep(0.5)
     raise AssertionError
