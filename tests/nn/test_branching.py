@@ -115,6 +115,39 @@ def test_noise_parts_the_copies_at_once_and_silences_the_warning():
     assert torch.equal(layer.qkv_weight[:, 0], original.qkv_weight[:, 0])
 
 
+def test_noise_falls_on_copies_only():
+    torch.manual_seed(0)
+    model = small_model(branches=2)
+    layer = model.encoder[0].attention
+    tiled = branch_out(model, branches=4, how="tile", noise=0.1).encoder[0].attention
+    assert torch.equal(tiled.qkv_weight[:, :2], layer.qkv_weight)
+    assert torch.equal(tiled.out_weight[:2], layer.out_weight)
+    for branch in (2, 3):
+        apart = (tiled.qkv_weight[:, branch] - layer.qkv_weight[:, branch - 2]).detach()
+        assert float(apart.std() / layer.qkv_weight.detach().std()) == pytest.approx(0.1, rel=0.1)
+    # Equal branches of a model that was branched out before are copies as well.
+    copies = branch_out(branch_out(small_model(), branches=3), branches=3, how="tile", noise=0.1)
+    assert max(branch_similarity(copies).values()) < 0.9999
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda model: branch_out(model, branches=4, how="tile"),
+        lambda model: prune(model, keep=1),
+        fold,
+    ],
+    ids=["branch_out", "prune", "fold"],
+)
+def test_what_is_frozen_stays_frozen(change):
+    model = small_model(branches=2)
+    frozen = ("encoder.0.", "decoder.1.cross_attention.out_weight")
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(not name.startswith(frozen))
+    for name, parameter in change(model).named_parameters():
+        assert parameter.requires_grad != name.startswith(frozen), name
+
+
 def test_a_branched_model_is_branched_again_only_when_told_how():
     torch.manual_seed(0)
     model = small_model(branches=2)

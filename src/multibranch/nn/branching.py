@@ -33,8 +33,9 @@ def branch_out(
     Args:
         model: a trained one-branch model.
         branches: N_a, one number or one for every block, the encoder's first.
-        noise: deviation of normal noise on the copies' weights, relative to each weight's own
-            deviation; the first copy stays as it is. Above 0 the function is only nearly the same.
+        noise: deviation of normal noise on the weights of copies, which are branches equal to one
+            before them, relative to each weight's own deviation. All others stay as they are. Above
+            0 the function is only nearly the same.
         how: what to do with a layer that already has branches: "error", or "tile" to repeat them
             all (then `branches` must be a multiple of what the layer has).
     """
@@ -176,7 +177,7 @@ def _one_or_all(values: list) -> object:
 
 def _like(layer: MultiBranchAttention, *, branches: int, heads: int) -> MultiBranchAttention:
     """An attention layer with the same options, for other branches and heads."""
-    return MultiBranchAttention(
+    other = MultiBranchAttention(
         layer.width,
         heads,
         branches=branches,
@@ -190,6 +191,9 @@ def _like(layer: MultiBranchAttention, *, branches: int, heads: int) -> MultiBra
         device=layer.qkv_weight.device,
         dtype=layer.qkv_weight.dtype,
     )
+    for name, parameter in other.named_parameters():
+        parameter.requires_grad_(layer.get_parameter(name).requires_grad)
+    return other
 
 
 def _with_branches(layer: MultiBranchAttention, index: Tensor) -> MultiBranchAttention:
@@ -215,9 +219,20 @@ def _scale_output(layer: MultiBranchAttention, factor: float) -> None:
 
 
 def _add_noise(layer: MultiBranchAttention, noise: float) -> None:
-    with torch.no_grad():
-        for weight in (layer.qkv_weight[:, 1:], layer.out_weight[1:]):
-            weight.add_(torch.randn_like(weight) * weight.std() * noise)
+    qkv, out = layer.qkv_weight.detach(), layer.out_weight.detach()
+    copies = [
+        branch
+        for branch in range(layer.branches)
+        if any(
+            torch.equal(qkv[:, branch], qkv[:, other]) and torch.equal(out[branch], out[other])
+            for other in range(branch)
+        )
+    ]
+    if copies:
+        index = torch.tensor(copies, device=qkv.device)
+        for weight, dimension in ((qkv, 1), (out, 0)):
+            copied = weight.index_select(dimension, index)
+            weight.index_add_(dimension, index, torch.randn_like(copied) * copied.std() * noise)
 
 
 def can_part(model: nn.Module) -> bool:
