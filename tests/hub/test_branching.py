@@ -67,6 +67,13 @@ def test_every_attention_layer_has_copies_of_its_projections(family, make_model)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+def test_what_is_frozen_stays_frozen(family, make_model):
+    for trained in (False, True):
+        branched = branch_out(make_model(family).requires_grad_(trained), branches=2)
+        assert {each.requires_grad for each in branched.parameters()} == {trained}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
 def test_saved_and_loaded_by_the_auto_classes(family, make_model, inputs, tmp_path):
     branched = branch_out(make_model(family), branches=2, drop_branch=0.2, layer_drop=0.1)
     branched.save_pretrained(tmp_path)

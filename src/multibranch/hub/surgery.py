@@ -100,6 +100,12 @@ def _one_branch(
         layer.out_weight[0].copy_(output.weight.t())
         if layer.out_bias is not None:
             layer.out_bias[0].copy_(output.bias)
+    # What was frozen stays frozen; three projections in one tensor where all of them were.
+    for name, linears in (("qkv", parts), ("out", [output])):
+        for kind in ("weight", "bias"):
+            ours = getattr(layer, f"{name}_{kind}")
+            if ours is not None:
+                ours.requires_grad_(any(getattr(each, kind).requires_grad for each in linears))
     return layer
 
 
