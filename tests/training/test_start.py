@@ -68,6 +68,16 @@ def test_two_stages_with_branches_by_layer(
     assert start["loss"] == pytest.approx(first.progress.best, abs=1e-4)
 
 
+@pytest.mark.parametrize("branches", [1, [1, 1]])
+def test_two_stages_need_branches(
+    toy: Path, tmp_path: Path, tiny: SimpleNamespace, branches: int | list[int]
+) -> None:
+    config = tiny.config(toy, tmp_path / "both", branches=branches)
+    with pytest.raises(UserError, match=r"--two-stage needs model.branches above 1"):
+        two_stage(config, quiet=True)
+    assert not (tmp_path / "both").exists()
+
+
 def test_branches_are_copied_and_part_while_training(
     toy: Path, tmp_path: Path, tiny: SimpleNamespace, transformer: Path
 ) -> None:

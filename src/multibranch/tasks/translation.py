@@ -66,7 +66,7 @@ def validation_score(config: Config, data: PreparedData) -> Any:
 def two_stage(config: Config, *, quiet: bool = False) -> list[tuple[str, Outcome]]:
     """The paper's procedure: the standard Transformer, then the MAT from it (Section 3.3)."""
     branches = config.model.branches
-    if branches == 1:
+    if branches == 1 or (isinstance(branches, list) and set(branches) == {1}):
         raise UserError("--two-stage needs model.branches above 1: that is what the MAT adds")
     if config.train.init_from is not None:
         raise UserError("--two-stage trains its own first stage: remove train.init_from")
