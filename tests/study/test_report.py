@@ -21,6 +21,7 @@ from multibranch.study.plan import Study, load_study
 from multibranch.study.plots import line_look, perplexity_range, score_range
 from multibranch.study.reporting import from_storage, read_recorded, write_recorded
 from multibranch.study.results import CellResult, Results, references, signed
+from multibranch.study.storage import Queue, open_storage
 
 SIGNATURE = "multi-bleu|for:tests"
 
@@ -282,6 +283,23 @@ def test_comparisons_whose_writing_was_cut_off_are_made_again(tmp_path: Path) ->
     (tmp_path / "significance-multi30k-small.json").write_text('{"of": {"de-en.scr')
     found = from_storage(bench, f"sqlite:///{tmp_path}/study.db", lambda line: None)
     assert found.comparisons == {}
+
+
+def test_where_no_trial_has_translations_nothing_is_said_to_be_tested(
+    tmp_path: Path, results: Results
+) -> None:
+    pytest.importorskip("optuna")
+    bench, url = Bench(study=results.study, output=tmp_path), f"sqlite:///{tmp_path}/study.db"
+    queue = Queue(open_storage(url), results.study.name, [])
+    for record in results.records:
+        if record["experiment"]["seed"] == 1:
+            record = {**record, "task": "understanding"}
+            queue.add_done(record, Experiment(**record["experiment"]).group)
+    told: list[str] = []
+    found = from_storage(bench, url, told.append)
+    assert len(found.records) > 2 and found.comparisons == {}
+    assert not [line for line in told if "significance" in line]
+    assert "▲" not in markdown(found) and "paired bootstrap" not in markdown(found)
 
 
 def test_the_page_in_a_browser_on_narrow_and_wide_light_and_dark_screens(

@@ -34,16 +34,24 @@ def how_to_read(results: Results) -> str:
     missing = len(planned - set(results.cells))
     have, cells = "has" if missing == 1 else "have", counted(len(planned), "cell")
     told = f" {missing} of the study's {cells} {have} not been run." if missing else ""
-    # Comparisons tests that one score, whichever the tables show.
-    of = "" if results.study.metric == "multi_bleu" else "of BLEU on tokens, not of this score, "
     if seeds == [1]:
         told += " How much seeds differ is not known from one of them."
     return (
         f"{counted(len(results.records), 'trial')}, {over}, on {', '.join(devices)}, "
         f"{_duration(seconds)} of trials in all (several may have run beside each other). Score: "
-        f"`{results.signature}`. ▲ and ▼: better and worse than what it is compared with, in every "
-        f"seed, and more than chance would explain (paired bootstrap {of}over the test sentences, "
-        f"p < 0.05).{told}"
+        f"`{results.signature}`.{_marks(results)}{told}"
+    )
+
+
+def _marks(results: Results) -> str:
+    """What marks mean, where something was tested."""
+    if not results.comparisons:
+        return ""
+    # Comparisons tests that one score, whichever the tables show.
+    of = "" if results.study.metric == "multi_bleu" else "of BLEU on tokens, not of this score, "
+    return (
+        " ▲ and ▼: better and worse than what it is compared with, in every seed, and more than "
+        f"chance would explain (paired bootstrap {of}over the test sentences, p < 0.05)."
     )
 
 

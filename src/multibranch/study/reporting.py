@@ -94,16 +94,20 @@ def _comparisons(bench: Bench, records: list[dict[str, Any]], tell: Tell) -> dic
         (record, other.key)
         for record in records
         for other in references(Experiment(**record["experiment"])).values()
-        if other.key in files and f"{record['key']} > {other.key}" not in known
+        if other.key in files
+        and f"{record['key']} > {other.key}" not in known
+        # An understanding trial has no translations, one that was run elsewhere may have lost them.
+        and all(files[key].is_file() for key in (record["key"], other.key))
     ]
-    if not wanted:
-        return dict(known)
     words: dict[str, list[str]] = {}
     for record, _ in wanted:
         name = record["experiment"]["corpus"]
-        if name not in words and record.get("task") != "understanding":
+        if name not in words:
             words[name] = _references(bench, record, tell)
-    comparisons = Comparisons({name: lines for name, lines in words.items() if lines}, known)
+    wanted = [(record, other) for record, other in wanted if words[record["experiment"]["corpus"]]]
+    if not wanted:
+        return dict(known)
+    comparisons = Comparisons(words, known)
     tell(f"testing for significance: {len(wanted)} of the differences")
     for record, other in wanted:
         comparisons.compare(record["key"], other, record["experiment"]["corpus"], files)
