@@ -13,7 +13,7 @@ from multibranch.training.progress import Progress
 
 RECORD = {
     "update": 1200,
-    "epoch": 2,
+    "epoch": 3,
     "loss": 4.5,
     "plain": 3.0,
     "norm": 0.75,

@@ -62,7 +62,15 @@ def test_it_learns(run: Path, tiny: SimpleNamespace) -> None:
 
 def test_metrics_tell_of_training_and_validation(run: Path, tiny: SimpleNamespace) -> None:
     trained = tiny.records(run, "train")
-    assert [record["update"] for record in trained] == [1, 5, 10, 15, 20, 25, 30]
+    assert [(record["update"], record["epoch"]) for record in trained] == [
+        (1, 1),
+        (5, 1),
+        (10, 2),  # of 8 updates each
+        (15, 2),
+        (20, 3),
+        (25, 4),
+        (30, 4),
+    ]
     for record in trained:
         assert record["loss"] > 0 and record["plain"] > 0 and record["norm"] > 0
         assert record["tokens_per_second"] > 0 and record["skipped"] == 0

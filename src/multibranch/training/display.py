@@ -71,7 +71,7 @@ class Display:
         """Show and keep one report of training; `share` is how much of the run is done."""
         self.record("train", record)
         line = (
-            f"epoch {record['epoch'] + 1}  update {record['update']:,}  "
+            f"epoch {record['epoch']}  update {record['update']:,}  "
             f"loss {record['loss']:.3f}  ppl {_perplexity(record['plain'])}  "
             f"{record['tokens_per_second']:,.0f} tok/s  norm {record['norm']:.2f}"
         )

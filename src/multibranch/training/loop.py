@@ -316,7 +316,7 @@ class Trainer:
         self.display.progress(
             {
                 "update": self.progress.update,
-                "epoch": self.progress.epoch,
+                "epoch": self.progress.epoch + 1,  # the one that is under way
                 "loss": loss / max(1, all_counted),
                 "plain": plain / max(1, all_counted),
                 "norm": statistics.norm,
