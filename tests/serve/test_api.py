@@ -653,8 +653,16 @@ def test_head_is_get_without_the_body(start, capfd, until):
 
 def test_unknown_addresses_and_methods(served):
     with served.client() as client:
-        assert client.get("/nothing").json() == {"error": "Not Found"}
-        assert client.get("/translate").status_code == 405
+        assert client.get("/nothing").json() == {
+            "error": "there is nothing at this path; there are GET /health, GET /metrics, "
+            "GET /model, POST /inspect, POST /translate, POST /translate/stream: see /docs"
+        }
+        wrong = client.get("/translate")
+        assert wrong.status_code == 405
+        assert wrong.json() == {"error": "/translate answers to POST only: see /docs"}
+        wrong = client.post("/model")
+        assert wrong.json() == {"error": "/model answers to GET, HEAD only: see /docs"}
+        assert wrong.headers["allow"] == "GET, HEAD"
         assert client.get("/../../etc/passwd").status_code == 404
         assert client.get("/%2e%2e/%2e%2e/etc/passwd").status_code == 404
 

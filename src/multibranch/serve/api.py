@@ -13,6 +13,7 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from fastapi.security import HTTPBearer
 from starlette.exceptions import HTTPException
+from starlette.routing import Match, Route
 
 from multibranch import __version__
 from multibranch.decoding import Hypothesis
@@ -243,9 +244,26 @@ def _add_handlers(app: FastAPI, service: Service) -> None:
         return Response(status_code=499)  # nobody reads it; the count of requests shows it
 
     @app.exception_handler(HTTPException)
-    async def http_error(_: Request, error: HTTPException) -> Response:
+    async def http_error(request: Request, error: HTTPException) -> Response:
+        headers = dict(error.headers or {})
         said = _NO_JSON if error.status_code == 400 else str(error.detail)
-        return say(error.status_code, said, **(error.headers or {}))
+        if error.status_code == 404:
+            described = (route for route in _routes(app) if route.include_in_schema)
+            listed = ", ".join(sorted(f"{_methods(route)} {route.path}" for route in described))
+            said = f"there is nothing at this path; there are {listed}: see /docs"
+        elif error.status_code == 405:
+            here = [r for r in _routes(app) if r.matches(request.scope)[0] is not Match.NONE]
+            headers["Allow"] = ", ".join(_methods(route) for route in here)
+            said = f"{here[0].path} answers to {headers['Allow']} only: see /docs"
+        return say(error.status_code, said, **headers)
+
+
+def _routes(app: FastAPI) -> list[Route]:
+    return [route for route in app.routes if isinstance(route, Route)]
+
+
+def _methods(route: Route) -> str:
+    return ", ".join(sorted(route.methods or ()))
 
 
 def _describe(app: FastAPI, service: Service) -> None:
