@@ -21,7 +21,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from multibranch import __version__
-from multibranch.disk import replaced_folder
+from multibranch.disk import replaced_folder, write_json
 from multibranch.errors import UserError
 from multibranch.nn import MultiBranchTransformer
 from multibranch.text import BOS, EOS, PAD, UNK, TextPipeline
@@ -202,11 +202,6 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise UserError(f"{path} holds no JSON object")
     return value
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Write JSON for people as for programs: indented, keys in their given order."""
-    path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def _setting_names() -> list[str]:

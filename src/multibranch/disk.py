@@ -1,17 +1,23 @@
-"""The disk: folders that are complete or absent, checksums of files, and who still writes.
+"""The disk: folders that are complete or absent, JSON, checksums, who still writes, and no room.
 
 What takes another folder's place is ready, and synced, before.
 """
 
 import ctypes
+import errno
 import hashlib
+import json
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+from multibranch.errors import UserError
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NEW, _OLD = ".new.", ".old."  # how the names of folders begin while one takes another's place
 
 
@@ -97,6 +103,25 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def full_disk(error: OSError, place: Path, *, advice: str) -> UserError | None:
+    """That there is no room for `place`, as a sentence; None where that is not the error."""
+    if error.errno not in _FULL:
+        return None
+    return UserError(
+        f"the disk is full ({error.strerror}): {place} could not be written to. {advice}"
+    )
+
+
+def damaged(path: Path, what: str) -> UserError:
+    """That a file which preparing a corpus writes is not what it should be."""
+    return UserError(f"{path} is damaged: {what}; prepare the corpus again.")
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write JSON for people as for programs: indented, keys in their given order."""
+    path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def sha256(path: Path) -> str:

@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from multibranch.data.prepare import Progress
+    from multibranch.data.progress import Progress
     from multibranch.data.recipe import Corpus
 
 

@@ -10,17 +10,15 @@ import os
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from urllib.parse import urlsplit
 
 from multibranch.data.files import check_archive
+from multibranch.data.progress import Progress, silent
 from multibranch.disk import sha256
 from multibranch.errors import UserError
-
-# Called with the file's name, the bytes that are there, and the bytes it will have if known.
-Progress = Callable[[str, int, int | None], None]
 
 _CHUNK = 1 << 18
 _ATTEMPTS = 4
@@ -56,6 +54,7 @@ def fetch(
     """Bring every download into ``folder``; give back the files, in order.
 
     Files of the same name (es-en.tgz of two years) are kept apart in numbered sub-folders.
+    `progress` is told a file's name, the bytes that are there, and how many it will have.
     """
     paths = []
     taken: set[str] = set()
@@ -66,7 +65,7 @@ def fetch(
         try:
             place.mkdir(parents=True, exist_ok=True)
             if not _sound(path, download):
-                _fetch_one(download, path, progress or _silent, timeout)
+                _fetch_one(download, path, progress or silent, timeout)
         except OSError as error:
             raise UserError(
                 f"{download.url} cannot be fetched ({_reason(error)}); run again to go on where it "
@@ -181,7 +180,3 @@ def _reason(error: Exception) -> str:
     if isinstance(error, urllib.error.HTTPError):
         return f"the server says {error.code} {error.reason}"
     return str(getattr(error, "reason", None) or getattr(error, "strerror", None) or error)
-
-
-def _silent(name: str, have: int, total: int | None) -> None:
-    pass

@@ -12,7 +12,7 @@ quotation marks that a CSV reader would swallow lines by, and CoLA has no header
 import itertools
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,11 +20,10 @@ from typing import Any
 from multibranch.data.files import Library, Source
 from multibranch.data.formats import BadLine, plain
 from multibranch.data.output import Workshop, describe_inputs, finished, write_manifest
+from multibranch.data.progress import Progress, silent
 from multibranch.data.readers import Lines
 from multibranch.data.recipes import GLUE
 from multibranch.errors import UserError, counted
-
-Progress = Callable[[str, int, int | None], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,7 +124,7 @@ def prepare_glue(
         results: dict[str, Any] = {}
         for name, splits in files.items():
             results[name] = _prepare_task(
-                name, splits, folder / name, skip_bad_lines, progress or _silent
+                name, splits, folder / name, skip_bad_lines, progress or silent
             )
         return write_manifest(folder, request=request, results={"tasks": results}), True
 
@@ -283,7 +282,3 @@ class _Table:
         if self.labelled:
             made["label"] = self.labels[cells[self.task.label]]
         return made
-
-
-def _silent(stage: str, done: int, total: int | None) -> None:
-    pass

@@ -16,12 +16,11 @@ from typing import Any
 
 from multibranch import __version__
 from multibranch.data.files import Source
-from multibranch.disk import alive, exchange, recover, sha256, sync
+from multibranch.disk import alive, exchange, full_disk, recover, sha256, sync, write_json
 from multibranch.errors import UserError
 
 MANIFEST = "manifest.json"
 FORMAT = 1
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class Workshop:
@@ -88,11 +87,10 @@ class Workshop:
                 shutil.rmtree(path, ignore_errors=True)
 
     def _sentence(self, error: OSError) -> UserError:
-        if error.errno in _NO_ROOM:
-            return UserError(
-                f"the disk has no room left for {self.output} ({error.strerror}); free some space "
-                "or choose another --output. Nothing was left behind."
-            )
+        advice = "Nothing was left behind: make room, or choose another --output."
+        full = full_disk(error, self.output, advice=advice)
+        if full is not None:
+            return full
         if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
             return UserError(
                 f"{self.output} appeared while it was being prepared; look at what made it, and "
@@ -155,8 +153,7 @@ def write_manifest(
         **results,
         "files": describe_outputs(folder),
     }
-    text = json.dumps(manifest, indent=2, ensure_ascii=False) + "\n"
-    (folder / MANIFEST).write_text(text, encoding="utf-8")
+    write_json(folder / MANIFEST, manifest)
     return manifest
 
 

@@ -9,7 +9,7 @@ which takes the output's name only when it is complete.
 import dataclasses
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from multibranch.data.files import Library, Source
 from multibranch.data.formats import format_of
 from multibranch.data.glue import prepare_glue
 from multibranch.data.output import Workshop, describe_inputs, finished, write_manifest
+from multibranch.data.progress import Progress, silent
 from multibranch.data.readers import LOT, Lot, read_pairs
 from multibranch.data.recipe import Cleaning, Corpus, Part, Recipe
 from multibranch.data.store import SIDES, SPLITS, StoreWriter
@@ -27,8 +28,6 @@ from multibranch.data.workers import default_jobs, map_lots
 from multibranch.errors import UserError, counted
 from multibranch.text import UNK, TextPipeline, TextSettings, WordCounter, learn_bpe, learn_words
 
-# Called with what is being done, and how many pairs of how many (None: not known) are through.
-Progress = Callable[[str, int, int | None], None]
 Files = dict[str, list[tuple[Part, Source, Source]]]
 
 
@@ -53,7 +52,7 @@ def prepare(
     if jobs is not None and jobs < 1:
         raise UserError(f"--jobs must be at least 1, not {jobs}.")
     output = Path(output)
-    progress = progress or _silent
+    progress = progress or silent
     if isinstance(recipe, Recipe) and not places and not overwrite:
         # What was fetched need not be there any more for the folder to be recognised.
         done = finished(output, _request(recipe, skip_bad_lines=skip_bad_lines))
@@ -367,7 +366,3 @@ def _request(recipe: Recipe, *, skip_bad_lines: bool) -> dict[str, Any]:
 def _tell_dropped(dropped: Mapping[str, int]) -> str:
     told = [f"{counted(count, 'was', 'were')} {why}" for why, count in dropped.items() if count]
     return ", ".join(told) or "none was held out"
-
-
-def _silent(stage: str, done: int, total: int | None) -> None:
-    pass

@@ -8,7 +8,6 @@ file cut short or of another kind is recognised when it is opened, not when trai
 """
 
 import contextlib
-import errno
 import itertools
 import json
 import struct
@@ -20,6 +19,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
+from multibranch.disk import damaged, full_disk
 from multibranch.errors import UserError, counted
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ class PairStore:
             numbers = _map(folder / f"{split}.{side}.bin", (np.uint16, np.uint32))
             counts = np.array(_map(folder / f"{split}.{side}.len", (np.int32,)))
             if (counts < 0).any() or int(counts.sum(dtype=np.int64)) != len(numbers):
-                raise _damaged(
+                raise damaged(
                     folder / f"{split}.{side}.len",
                     f"its lengths do not add up to the {counted(len(numbers), 'id')} of "
                     f"{split}.{side}.bin",
@@ -326,10 +326,10 @@ def _map(path: Path, kinds: tuple[type, ...]) -> np.ndarray:
             f"{path} cannot be read ({error.strerror}); prepare the corpus again."
         ) from error
     if len(head) < HEADER.size:
-        raise _damaged(path, "it is shorter than its header")
+        raise damaged(path, "it is shorter than its header")
     magic, version, width, count = HEADER.unpack(head)
     if magic != MAGIC:
-        raise _damaged(path, "it is not a store of token ids")
+        raise damaged(path, "it is not a store of token ids")
     if version != VERSION:
         raise UserError(
             f"{path} was written in format {version}, this release reads format {VERSION}; "
@@ -337,9 +337,9 @@ def _map(path: Path, kinds: tuple[type, ...]) -> np.ndarray:
         )
     known = {np.dtype(kind).itemsize: np.dtype(kind).newbyteorder("<") for kind in kinds}
     if width not in known:
-        raise _damaged(path, f"it claims {counted(width, 'byte')} a number")
+        raise damaged(path, f"it claims {counted(width, 'byte')} a number")
     if size != HEADER.size + width * count:
-        raise _damaged(path, f"it should have {HEADER.size + width * count} bytes, not {size}")
+        raise damaged(path, f"it should have {HEADER.size + width * count} bytes, not {size}")
     if count == 0:
         return np.empty(0, dtype=known[width])
     return np.memmap(path, dtype=known[width], mode="r", offset=HEADER.size, shape=(count,))
@@ -355,18 +355,14 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise _damaged(path, f"it is not valid JSON ({error})") from error
+        raise damaged(path, f"it is not valid JSON ({error})") from error
     if not isinstance(manifest, dict):
-        raise _damaged(path, "it is not a JSON object")
+        raise damaged(path, "it is not a JSON object")
     return manifest
 
 
 def _sizes(sources: Sized, targets: Sized) -> str:
     return f"{counted(len(sources), 'source')} but {counted(len(targets), 'target')}"
-
-
-def _damaged(path: Path, what: str) -> UserError:
-    return UserError(f"{path} is damaged: {what}; prepare the corpus again.")
 
 
 @contextlib.contextmanager
@@ -375,8 +371,6 @@ def _disk(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno == errno.ENOSPC:
-            raise UserError(
-                f"the disk is full: {path} could not be written; free some space and run it again."
-            ) from error
-        raise UserError(f"{path} could not be written ({error.strerror}).") from error
+        full = full_disk(error, path, advice="Make room, and run it again.")
+        other = UserError(f"{path} could not be written ({error.strerror}).")
+        raise full or other from error

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from multibranch import __version__
-from multibranch.directory import EXPORTED, check_folder, read_json, write_json
-from multibranch.disk import replaced_folder
+from multibranch.directory import EXPORTED, check_folder, read_json
+from multibranch.disk import replaced_folder, write_json
 from multibranch.errors import UserError
 from multibranch.text import TextPipeline
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from multibranch import __version__
-from multibranch.directory import read_json, write_json
+from multibranch.directory import read_json
+from multibranch.disk import write_json
 from multibranch.errors import UserError, counted
 from multibranch.study.bench import Bench
 from multibranch.study.experiment import Experiment

@@ -26,7 +26,8 @@ import torch
 from multibranch import __version__
 from multibranch.data import PreparedData
 from multibranch.decoding import Translator
-from multibranch.directory import load_model, write_json
+from multibranch.directory import load_model
+from multibranch.disk import write_json
 from multibranch.errors import UserError
 from multibranch.metrics import multi_bleu
 from multibranch.nn import branch_similarity

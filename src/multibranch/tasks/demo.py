@@ -18,7 +18,8 @@ from multibranch.decoding.attention import inspect
 from multibranch.decoding.page import write_page
 from multibranch.decoding.picture import draw
 from multibranch.decoding.translator import saved_options
-from multibranch.directory import load_model, write_json
+from multibranch.directory import load_model
+from multibranch.disk import write_json
 from multibranch.errors import UserError
 from multibranch.metrics import bleu, paired_bootstrap
 from multibranch.nn import branch_similarity

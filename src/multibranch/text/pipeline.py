@@ -16,6 +16,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
+from multibranch.disk import damaged, write_json
 from multibranch.errors import UserError
 from multibranch.text.normalise import PunctuationNormaliser, collapse
 from multibranch.text.special import BOS, EOS, PAD, SPECIAL_TOKENS, UNK
@@ -94,7 +95,7 @@ class TextPipeline:
         try:
             parsed = TextSettings(**settings)
         except TypeError as error:
-            raise _damaged(folder / _SETTINGS, str(error)) from error
+            raise damaged(folder / _SETTINGS, str(error)) from error
         source = _read_tokenizer(folder / _TOKENIZERS["source"])
         target = None if shared else _read_tokenizer(folder / _TOKENIZERS["target"])
         return cls(parsed, source, target)
@@ -104,8 +105,8 @@ class TextPipeline:
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         settings = {"format": _FORMAT, "shared": self.shared, **dataclasses.asdict(self.settings)}
-        _write_json(folder / _SETTINGS, settings)
-        _write_json(folder / "tokenizer_config.json", _hugging_face_config())
+        write_json(folder / _SETTINGS, settings)
+        write_json(folder / "tokenizer_config.json", _hugging_face_config())
         self._tokenizers["source"].save(str(folder / _TOKENIZERS["source"]))
         if self.shared:
             (folder / _TOKENIZERS["target"]).unlink(missing_ok=True)
@@ -262,11 +263,11 @@ def _read_settings(path: Path) -> dict[str, Any]:
             "`multibranch prepare` or `multibranch train` wrote."
         ) from error
     except (OSError, ValueError) as error:
-        raise _damaged(path, str(error)) from error
+        raise damaged(path, str(error)) from error
     if not isinstance(settings, dict) or not isinstance(settings.get("shared"), bool):
-        raise _damaged(path, "it does not hold the settings of a text pipeline")
+        raise damaged(path, "it does not hold the settings of a text pipeline")
     if settings.pop("format", None) != _FORMAT:
-        raise _damaged(path, f"it is not of format {_FORMAT}")
+        raise damaged(path, f"it is not of format {_FORMAT}")
     return settings
 
 
@@ -276,12 +277,4 @@ def _read_tokenizer(path: Path) -> Tokenizer:
     try:
         return Tokenizer.from_file(str(path))
     except Exception as error:  # tokenizers raises bare Exception
-        raise _damaged(path, str(error)) from error
-
-
-def _write_json(path: Path, content: Mapping[str, Any]) -> None:
-    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-
-
-def _damaged(path: Path, what: str) -> UserError:
-    return UserError(f"{path} is damaged: {what}; prepare the corpus again.")
+        raise damaged(path, str(error)) from error

@@ -4,7 +4,7 @@ from collections import deque
 from pathlib import Path
 
 from multibranch.data import PackedBatches, PaddedBatches
-from multibranch.directory import write_json
+from multibranch.disk import write_json
 from multibranch.errors import UserError, counted
 
 NAME = "bad_batch.json"

@@ -17,8 +17,8 @@ from typing import Any
 
 from torch import Tensor
 
-from multibranch.directory import load_weights, read_json, save_weights, write_json
-from multibranch.disk import clean_up, replaced_folder, sha256
+from multibranch.directory import load_weights, read_json, save_weights
+from multibranch.disk import clean_up, replaced_folder, sha256, write_json
 from multibranch.errors import UserError
 from multibranch.training.averaging import Snapshots
 from multibranch.training.progress import Progress

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from multibranch.disk import full_disk
 from multibranch.errors import UserError
 
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 REFUSED = (errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
 
 
@@ -17,11 +17,10 @@ def refusals_explained(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in FULL:
-            raise UserError(
-                f"the disk is full ({error.strerror}): {folder} could not be written to. What was "
-                "saved before is unharmed: make room, and start the same command again"
-            ) from error
+        advice = "What was saved before is unharmed: make room, and start the same command again"
+        full = full_disk(error, folder, advice=advice)
+        if full is not None:
+            raise full from error
         if error.errno in REFUSED:
             raise UserError(
                 f"{error.filename or folder} could not be read or written: {error.strerror}. What "
