@@ -19,17 +19,18 @@ are logged. SIGTERM and Ctrl-C finish what is in flight.
 import argparse
 
 from multibranch.cli.searching import add_precision
+from multibranch.serve.options import Limits
 
 _LIMITS = {
-    "body_bytes": (int, 1_000_000, "bytes of a request's body"),
-    "sentences": (int, 64, "texts in one request"),
-    "tokens": (int, 256, "tokens of a text"),
-    "inspect_tokens": (int, 80, "tokens of a text whose attention is asked for"),
-    "characters": (int, 10_000, "characters of a text"),
-    "beam": (int, 16, "the widest beam"),
-    "queue": (int, 512, "texts that wait or are being translated; beyond: 503"),
-    "seconds": (float, 30.0, "seconds that a request may take"),
-    "body_seconds": (float, 15.0, "seconds that sending a body may take"),
+    "body_bytes": "bytes of a request's body",
+    "sentences": "texts in one request",
+    "tokens": "tokens of a text",
+    "inspect_tokens": "tokens of a text whose attention is asked for",
+    "characters": "characters of a text",
+    "beam": "the widest beam",
+    "queue": "texts that wait or are being translated; beyond: 503",
+    "seconds": "seconds that a request may take",
+    "body_seconds": "seconds that sending a body may take",
 }
 
 
@@ -86,11 +87,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--quiet", action="store_true", help="no line for every request")
     group = parser.add_argument_group("limits", "what a request may ask for")
-    for name, (kind, default, what) in _LIMITS.items():
+    limits = Limits()
+    for name, what in _LIMITS.items():
+        default = getattr(limits, name)
         group.add_argument(
             f"--max-{name.replace('_', '-')}",
             dest=f"max_{name}",
-            type=kind,
+            type=type(default),
             default=default,
             metavar="N",
             help=f"{what} (default {default:,})",
@@ -108,7 +111,7 @@ def run(args: argparse.Namespace) -> None:
         raise UserError(
             f"serving needs the package {error.name}: pip install 'multibranch[serve]'"
         ) from None
-    from multibranch.serve.options import Limits, ServeOptions
+    from multibranch.serve.options import ServeOptions
 
     options = ServeOptions(
         limits=Limits(**{name: getattr(args, f"max_{name}") for name in _LIMITS}),
