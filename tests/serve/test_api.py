@@ -10,9 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
+from multibranch import directory
 from multibranch.decoding import Translator
 from multibranch.decoding.attention import inspect
-from multibranch.directory import load_model, load_text
+from multibranch.directory import load_model, load_text, load_weights
 from multibranch.errors import UserError
 from multibranch.serve.engine import Engine, Examination
 from multibranch.serve.guard import CONTENT_POLICY
@@ -665,6 +666,19 @@ def test_unknown_addresses_and_methods(served):
         assert wrong.headers["allow"] == "GET, HEAD"
         assert client.get("/../../etc/passwd").status_code == 404
         assert client.get("/%2e%2e/%2e%2e/etc/passwd").status_code == 404
+
+
+def test_the_weights_are_read_once(folder, translator, monkeypatch):
+    read = []
+
+    def reading(path):
+        read.append(path)
+        return load_weights(path)
+
+    monkeypatch.setattr(directory, "load_weights", reading)
+    engine = Engine.load(folder, device="cpu")
+    assert read == [folder / "model.safetensors"]
+    assert engine.translator.translate(LINES) == translator.translate(LINES)
 
 
 # -- The other engine -------------------------------------------------------------------------

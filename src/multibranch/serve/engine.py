@@ -18,7 +18,8 @@ from multibranch.decoding import Hypothesis, SearchOptions, Translator
 from multibranch.decoding.attention import Inspection, inspect
 from multibranch.decoding.generate import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS, batches
 from multibranch.decoding.translator import saved_options
-from multibranch.directory import load_model
+from multibranch.device import choose_device
+from multibranch.directory import load_model, load_text
 from multibranch.errors import UserError
 from multibranch.nn import MultiBranchTransformer, prune
 from multibranch.text import TextPipeline
@@ -114,12 +115,13 @@ class Engine:
                 folder, device=device, precision=precision
             )
             return cls(engine, translator, batch_tokens=batch_tokens)
-        translator = Translator.load(folder, device=device, precision=precision)
+        where, text = choose_device(device), load_text(folder)
+        model, defaults = load_model(folder, device=where), saved_options(folder)
         return cls(
             engine,
-            translator,
-            model=load_model(folder, device=translator.device),
-            defaults=saved_options(folder),
+            Translator([model], text, precision=precision, defaults=defaults),
+            model=model,
+            defaults=defaults,
             choices=choices,
             batch_tokens=batch_tokens,
         )
