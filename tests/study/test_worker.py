@@ -15,8 +15,11 @@ from typing import Any
 import pytest
 
 from multibranch.cli import main
+from multibranch.cli.study import _tell
+from multibranch.study.bench import Bench
 from multibranch.study.plan import choose, load_study
 from multibranch.study.storage import Queue, open_storage
+from multibranch.study.worker import Work, run_workers
 
 pytest.importorskip("optuna")
 Start = Callable[..., subprocess.Popen]
@@ -90,6 +93,26 @@ def test_two_commands_share_the_trials_of_one_study(
         assert trial["command"].endswith(as_run)
         assert trial["command"].replace(".s1 ", " ") in page
     assert "<svg" in page and "http" not in page.replace("http://www.w3.org/", "")
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_how_a_trial_goes_is_told_while_it_is_run(
+    workers: int,
+    write_study: Callable[..., Path],
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture,
+) -> None:
+    bench = Bench(load_study(str(write_study())), tmp_path / "out", device="cpu")
+    experiments = choose(bench.study.experiments(), [BASELINE])
+    url = f"sqlite:///{tmp_path}/study.db"
+    job = Work(bench, experiments, url, threads=1, tell_every=0.0)
+    assert run_workers(job, workers, tell=_tell) == {"done": 1}
+    told = re.findall(
+        rf"^\S+ {re.escape(BASELINE)}: (update .*, validation loss) \d\.\d{{4}}$",
+        capfd.readouterr().err,
+        flags=re.MULTILINE,
+    )
+    assert told == [f"update {update} of 6, validation loss" for update in (5, 6)]
 
 
 def test_a_killed_workers_trial_goes_on_where_it_was_saved(

@@ -54,7 +54,10 @@ _last_group: list[str] = [""]
 
 
 def run_trial(bench: Bench, experiment: Experiment, *, watch: Watch | None = None) -> dict:
-    """Run an experiment, or read what came of it when it was run; give back its record."""
+    """Run an experiment, or read what came of it when it was run; give back its record.
+
+    watch: called with the record of every validation, of an encoder's epoch too.
+    """
     folder = bench.folder(experiment)
     done = read_record(folder)
     if done is not None:
@@ -67,7 +70,7 @@ def run_trial(bench: Bench, experiment: Experiment, *, watch: Watch | None = Non
         if bench.task(experiment) == "understanding":
             from multibranch.study.classifying import run_classifier
 
-            record, lines = run_classifier(bench, experiment)
+            record, lines = run_classifier(bench, experiment, watch)
         else:
             record, lines = _run(bench, experiment, watch)
         record = {

@@ -18,7 +18,7 @@ from multibranch.study.experiment import Experiment
 from multibranch.study.order import hopeless, next_experiment
 from multibranch.study.scoring import scored
 from multibranch.study.storage import LEASE, Queue, open_storage
-from multibranch.study.trial import Busy, Stopped, run_trial, tidy
+from multibranch.study.trial import Busy, Stopped, Watch, run_trial, tidy
 
 POLL = 0.5  # seconds between two looks at a storage that has nothing to take
 Tell = Callable[[str], None]
@@ -34,6 +34,7 @@ class Work:
     lease: float = LEASE
     threads: int | None = None
     discard_models: bool = False  # of what no other experiment starts from
+    tell_every: float = 10.0  # seconds, at least, between two lines on how a trial goes
 
     def queue(self) -> Queue:
         return Queue(
@@ -45,8 +46,13 @@ class Work:
         )
 
 
-def work(job: Work, *, tell: Tell = lambda line: None) -> dict[str, int]:
-    """Take trials until none is left that this worker could run; how the study stands then."""
+def work(
+    job: Work, *, tell: Tell = lambda line: None, tell_within: Tell | None = None
+) -> dict[str, int]:
+    """Take trials until none is left that this worker could run; how the study stands then.
+
+    tell_within: told how a trial goes while it is run; as `tell` unless given.
+    """
     queue = job.queue()
     queue.fill()
     group = ""
@@ -71,7 +77,7 @@ def work(job: Work, *, tell: Tell = lambda line: None) -> dict[str, int]:
             continue
         group = chosen.group
         tell(f"{chosen.key}: {chosen.title()}")
-        record = _run(job, queue, chosen, trial)
+        record = _run(job, queue, chosen, trial, tell_within or tell)
         if record is not None:
             tell(f"{chosen.key}: {_summary(record)}; {_progress(job, queue.states())}")
 
@@ -81,10 +87,12 @@ def _here(job: Work, experiment: Experiment) -> bool:
     return (job.bench.folder(experiment) / "config.json").is_file()
 
 
-def _run(job: Work, queue: Queue, experiment: Experiment, trial: int) -> dict[str, Any] | None:
+def _run(
+    job: Work, queue: Queue, experiment: Experiment, trial: int, tell: Tell
+) -> dict[str, Any] | None:
     try:
         with _renewed(queue, trial):
-            record = run_trial(job.bench, experiment)
+            record = run_trial(job.bench, experiment, watch=_telling(job, experiment, tell))
             data = None if record.get("task") == "understanding" else job.bench.open(experiment)
             record = scored(record, job.bench.folder(experiment), data)
     except Busy:
@@ -106,6 +114,27 @@ def _run(job: Work, queue: Queue, experiment: Experiment, trial: int) -> dict[st
     if job.discard_models and experiment.cell not in _started_from(job):
         tidy(job.bench.folder(experiment), model=True)
     return record
+
+
+def _telling(job: Work, experiment: Experiment, tell: Tell) -> Watch:
+    """Tells of a trial's validations, now and then."""
+    told = time.monotonic()
+
+    def watch(record: dict[str, Any]) -> None:
+        nonlocal told
+        if time.monotonic() - told < job.tell_every:
+            return
+        told = time.monotonic()
+        if "update" in record:
+            most = job.bench.config(experiment).train.max_updates
+            where = f"update {record['update']:,}" + (f" of {most:,}" if most else "")
+            found = f"validation loss {record['loss']:.4f}"
+        else:  # an encoder's
+            where = f"epoch {record['epoch']}"
+            found = ", ".join(f"{name} {value:.2f}" for name, value in record["scores"].items())
+        tell(f"{experiment.key}: {where}, {found}")
+
+    return watch
 
 
 def _started_from(job: Work) -> set[str]:
@@ -157,14 +186,17 @@ def _summary(record: dict[str, Any]) -> str:
 
 
 def run_workers(job: Work, workers: int, *, tell: Tell) -> dict[str, int]:
-    """Run the study with so many processes; how it stands when they have ended."""
+    """Run the study with so many processes; how it stands when they have ended.
+
+    tell: travels to other processes, where there are several.
+    """
     if workers == 1:
         with _terminable():
             return work(job, tell=tell)
     queue = job.queue()
     queue.fill()
     context = multiprocessing.get_context("spawn")
-    processes = [context.Process(target=_main, args=(job,)) for _ in range(workers)]
+    processes = [context.Process(target=_main, args=(job, tell)) for _ in range(workers)]
     for process in processes:
         process.start()
     try:
@@ -202,15 +234,15 @@ def _watch(job: Work, queue: Queue, processes: list[Any], tell: Tell) -> None:
                 process.join(timeout=1.0 / len(alive))
 
 
-def _main(job: Work) -> None:
-    """A worker's process."""
+def _main(job: Work, tell: Tell) -> None:
+    """A worker's process; what begins and ends is told by the process that watches them all."""
     if job.threads:
         import torch
 
         torch.set_num_threads(job.threads)
     try:
         with _terminable():
-            work(job)
+            work(job, tell_within=tell)
     except KeyboardInterrupt:
         sys.exit(130)
     except UserError as error:

@@ -11,7 +11,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -45,8 +45,16 @@ class Outcome:
     seconds: float
 
 
-def train_classifier(config: UnderstandingConfig | dict, *, quiet: bool = False) -> Outcome:
-    """Fine-tune as the configuration says; the result is a model directory at train.output."""
+def train_classifier(
+    config: UnderstandingConfig | dict,
+    *,
+    quiet: bool = False,
+    watch: Callable[[Epoch], None] | None = None,
+) -> Outcome:
+    """Fine-tune as the configuration says; the result is a model directory at train.output.
+
+    watch: called with every epoch, once it is scored.
+    """
     if isinstance(config, dict):
         config = configuration.from_dict(UnderstandingConfig, config, where="the configuration")
     config.check()
@@ -66,12 +74,18 @@ def train_classifier(config: UnderstandingConfig | dict, *, quiet: bool = False)
         for name, part in (("train", train), ("valid", valid))
     }
     run = _Run(config, model, valid, tokens["valid"], device, quiet=quiet)
+
+    def after_epoch(epoch: Epoch) -> None:
+        run.after_epoch(epoch)
+        if watch is not None:
+            watch(epoch)
+
     fine_tune(
         model,
         tokens["train"],
         config.train,
         device=device,
-        after_epoch=run.after_epoch,
+        after_epoch=after_epoch,
         progress=run.progress,
     )
     run.restore()
