@@ -6,9 +6,10 @@
 
 All engines run in one process, in turn, on the same weights: `generate` on the folded model as a
 Marian model (benchmarks/marian.py), CTranslate2 on the folded model that multibranch.export writes.
-Each pass decodes all sentences, sorted and batched alike; the table shows the fastest of --repeat
-passes, for what slows a pass down on a shared machine is not the engine. Beside the time on the
-clock stands that of the processor, all threads together, which other programs disturb less.
+Each pass decodes all sentences, sorted, in batches of the size that is the engine's default, or of
+--batch-tokens. The table shows the fastest of --repeat passes, for what slows a pass down on a
+shared machine is not the engine. Beside the time on the clock stands that of the processor, all
+threads together, which other programs disturb less.
 
 With --model the sentences are decoded for real, and the table says how many outputs equal ours.
 Without, the weights are random, as large as the options say, and every output has the same number
@@ -64,6 +65,7 @@ class Engine:
 
     name: str
     run: Callable[[], list[list[int]]]
+    batch_tokens: int
     seconds: list[float] = field(default_factory=list)  # on the clock, by pass
     processor: list[float] = field(default_factory=list)  # of all threads, by pass
     outputs: list[list[int]] = field(default_factory=list)
@@ -89,7 +91,7 @@ def ours(task: Task, *, precision: str, graphs: bool) -> Engine:
         return [list(hypotheses[0].ids) if hypotheses else [] for hypotheses in found]
 
     name = f"multibranch, {precision}" + (", graphs" if recorder else "")
-    return Engine(name, run)
+    return Engine(name, run, task.batch_tokens or default_batch_tokens(models, task.options))
 
 
 def transformers_generate(task: Task) -> Engine:
@@ -102,11 +104,12 @@ def transformers_generate(task: Task) -> Engine:
     twin = marian_twin(task.model.cpu()).to(task.device)
     options = task.options
     never = sorted({0, 1, 3, *options.never})
+    batch_tokens = task.batch_tokens or (1024 if task.device.type == "cpu" else 16384)
 
     @torch.inference_mode()
     def run() -> list[list[int]]:
         found: list[list[int]] = [[] for _ in task.sources]
-        for members in batches(list(map(len, task.sources)), _batch_tokens(task)):
+        for members in batches(list(map(len, task.sources)), batch_tokens):
             source = pad([task.sources[member] for member in members]).to(task.device)
             longest = options.longest(source.shape[1] - 1)
             output = twin.generate(
@@ -124,22 +127,22 @@ def transformers_generate(task: Task) -> Engine:
                 found[member] = _content(ids[1:])
         return found
 
-    return Engine("transformers generate, float32", run)
+    return Engine("transformers generate, float32", run, batch_tokens)
 
 
 def ctranslate2(task: Task, folder: Path, quantization: str) -> Engine:
     from multibranch.export.ctranslate2 import export_ctranslate2
-    from multibranch.export.engine import CTranslate2Engine
+    from multibranch.export.engine import BATCH_TOKENS, CTranslate2Engine
 
     place = export_ctranslate2(
         task.model.cpu(), task.text, folder / quantization, quantization=quantization
     )
     engine = CTranslate2Engine.load(place, device=task.device.type)
-    options = task.options
+    options, batch_tokens = task.options, task.batch_tokens or BATCH_TOKENS
 
     def run() -> list[list[int]]:
         if task.trained:
-            found = engine.search(task.sources, options, batch_tokens=task.batch_tokens)
+            found = engine.search(task.sources, options, batch_tokens=batch_tokens)
             return [list(hypotheses[0].ids) for hypotheses in found]
         vocabulary = task.text.tokenizer("source")
         tokens = [[vocabulary.id_to_token(n) for n in ids[:-1]] for ids in task.sources]
@@ -147,7 +150,7 @@ def ctranslate2(task: Task, folder: Path, quantization: str) -> Engine:
             tokens,
             beam_size=options.beam,
             length_penalty=options.length_penalty,
-            max_batch_size=_batch_tokens(task),
+            max_batch_size=batch_tokens,
             batch_type="tokens",
             min_decoding_length=options.min_length,
             max_decoding_length=options.min_length,
@@ -155,7 +158,7 @@ def ctranslate2(task: Task, folder: Path, quantization: str) -> Engine:
         target = task.text.tokenizer("target").get_vocab()
         return [[target[token] for token in one.hypotheses[0]] for one in results]
 
-    return Engine(f"CTranslate2, {quantization}", run)
+    return Engine(f"CTranslate2, {quantization}", run, batch_tokens)
 
 
 def _content(ids: Sequence[int]) -> list[int]:
@@ -166,12 +169,6 @@ def _content(ids: Sequence[int]) -> list[int]:
             break
         kept.append(number)
     return kept
-
-
-def _batch_tokens(task: Task) -> int:
-    if task.batch_tokens is not None:
-        return task.batch_tokens
-    return 1024 if task.device.type == "cpu" else 16384
 
 
 # -- What is decoded -----------------------------------------------------------------------------
@@ -295,6 +292,7 @@ def rows(task: Task, found: list[Engine]) -> list[dict[str, Any]]:
         table.append(
             {
                 "engine": engine.name,
+                "batch_tokens": engine.batch_tokens,
                 "seconds": round(best, 3),
                 "sentences_a_second": round(len(task.sources) / best, 1),
                 "tokens_a_second": round(tokens / best, 1),
@@ -339,19 +337,12 @@ def main() -> None:
         "beam": task.options.beam,
         "length_penalty": task.options.length_penalty,
         "output_tokens": task.options.min_length if not task.trained else None,
-        "batch_tokens": _said_batch(task),
         "machine": _machine(task.device),
         "engines": table,
     }
     _print(result)
     if args.json:
         Path(args.json).write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
-
-
-def _said_batch(task: Task) -> int:
-    if task.batch_tokens is not None:
-        return task.batch_tokens
-    return default_batch_tokens(Ensemble([Stepper(task.model)]), task.options)
 
 
 def _machine(device: torch.device) -> dict[str, Any]:

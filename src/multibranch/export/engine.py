@@ -37,7 +37,7 @@ from multibranch.export.folder import (
 )
 from multibranch.text import EOS, SPECIAL_TOKENS, TextPipeline
 
-BATCH_TOKENS = 1024
+BATCH_TOKENS = 256  # with a beam of 5; on a CPU more is slower, for small models and for large
 _END = SPECIAL_TOKENS[EOS]
 
 
