@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from multibranch import disk
-from multibranch.disk import alive, clean_up, replaced_folder, sha256
+from multibranch.disk import alive, check_place, clean_up, replaced_folder, sha256
+from multibranch.errors import UserError
 
 
 def test_a_folder_is_replaced_as_a_whole(tmp_path: Path) -> None:
@@ -95,3 +96,16 @@ def test_a_process_is_alive_until_it_has_ended(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(os, "kill", refuse)  # someone else's process
     assert alive(1)
+
+
+def test_a_place_where_nothing_could_be_made_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check_place(tmp_path / "new" / "model", "--output")
+    assert not (tmp_path / "new").exists(), "it only looks"
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="file is a file and can hold nothing: choose another --o"):
+        check_place(tmp_path / "file" / "new" / "model", "--output")
+    monkeypatch.setattr("os.access", lambda path, mode: path != tmp_path)
+    with pytest.raises(UserError, match=r"may not be written to: choose another train\.output"):
+        check_place(tmp_path / "new" / "model", "train.output")

@@ -40,6 +40,18 @@ def replaced_folder(folder: Path) -> Iterator[Path]:
         shutil.rmtree(new, ignore_errors=True)
 
 
+def check_place(place: Path, option: str) -> None:
+    """Refuse, before any work for it, a place where no file or folder could be made.
+
+    option: what the person named it with, for the message.
+    """
+    parent = next(parent for parent in place.absolute().parents if parent.exists())
+    if not parent.is_dir():
+        raise UserError(f"{parent} is a file and can hold nothing: choose another {option}")
+    if not os.access(parent, os.W_OK):
+        raise UserError(f"{parent} may not be written to: choose another {option}")
+
+
 def umask() -> int:
     """What the user keeps from others; the only way to read it is to set it."""
     mask = os.umask(0o077)

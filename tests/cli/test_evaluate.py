@@ -270,8 +270,9 @@ def test_inspect_makes_the_folder_of_its_pictures(
     words = ("inspect", models[0], "ein", "--output", tmp_path / "file" / "dog")
     status, out, error = called(capsys, *words)
     assert (status, out) == (2, "")
-    assert error.startswith(f"multibranch inspect: {tmp_path / 'file'}: ")
-    assert len(error.splitlines()) == 1
+    place = tmp_path / "file"
+    said = f"{place} is a file and can hold nothing: choose another --output"
+    assert error == f"multibranch inspect: {said}\n"
 
 
 def test_inspect_says_in_one_line_that_its_picture_lacks_characters(

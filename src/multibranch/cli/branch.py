@@ -40,12 +40,14 @@ def run(args: argparse.Namespace) -> None:
 
     from multibranch.cli.output import print_result
     from multibranch.directory import load_model, load_text, read_config, save_model
+    from multibranch.disk import check_place
     from multibranch.errors import UserError
     from multibranch.nn import branch_out
 
     output = Path(args.output)
     if output.exists():
         raise UserError(f"{output} exists already: choose another --output, or remove it")
+    check_place(output, "--output")
     if not args.noise >= 0:
         raise UserError(f"--noise must be at least 0, not {args.noise}")
     model = load_model(args.model)

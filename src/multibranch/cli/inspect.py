@@ -39,8 +39,10 @@ def run(args: argparse.Namespace) -> None:
     from multibranch.decoding.translator import saved_options
     from multibranch.device import choose_device
     from multibranch.directory import load_model, load_text
+    from multibranch.disk import check_place
 
     output = Path(args.output)
+    check_place(output, "--output")
     model, text = load_model(args.model, device=choose_device(args.device)), load_text(args.model)
     options = saved_options(args.model)
     if args.beam is not None:

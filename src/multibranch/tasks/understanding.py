@@ -8,7 +8,6 @@ runs/x/README.md       the model card
 
 import importlib.util
 import json
-import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,7 +21,7 @@ import torch
 from multibranch import configuration
 from multibranch.device import choose_device
 from multibranch.directory import read_json
-from multibranch.disk import replaced_folder
+from multibranch.disk import check_place, replaced_folder
 from multibranch.errors import UserError, counted
 from multibranch.metrics import Score
 from multibranch.tasks.understanding_config import SCORES, UnderstandingConfig
@@ -239,11 +238,7 @@ class _Run:
 
 def _check_output(folder: Path) -> None:
     """Refuse, before any training, a folder that the result could not be written to."""
-    place = next(parent for parent in folder.absolute().parents if parent.exists())
-    if not place.is_dir():
-        raise UserError(f"{place} is a file and can hold no folder: choose another train.output")
-    if not os.access(place, os.W_OK):
-        raise UserError(f"{place} may not be written to: choose another train.output")
+    check_place(folder, "train.output")
     if not folder.exists():
         return
     if not folder.is_dir():

@@ -13,7 +13,7 @@ from multibranch.data.builtin.corpora import corpus_named, placed
 from multibranch.data.output import Workshop, finished, write_manifest
 from multibranch.data.prepare import prepare
 from multibranch.data.recipe import Part, Recipe, Vocabulary
-from multibranch.disk import umask
+from multibranch.disk import check_place, umask
 from multibranch.errors import UserError
 from multibranch.text import TextSettings
 
@@ -51,6 +51,7 @@ def builtin(
     if name == "entailment":
         _prepare_sentences(name, folder, seed=seed, sizes=sizes, overwrite=overwrite)
         return folder
+    check_place(folder, "folder")
     folder.parent.mkdir(parents=True, exist_ok=True)
     recipe = _recipe(name, merges=merges)
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}.text-", dir=folder.parent) as place:
