@@ -210,14 +210,16 @@ def test_data_is_found_by_name_by_folder_and_by_what_holds_them_all(tmp_path: Pa
 def test_what_ends_training_makes_another_trial(write_study: Callable[..., Path]) -> None:
     path = write_study()
 
-    def fingerprint(patience: str) -> str:
+    def fingerprint(patience: str, judge_from: str = "null") -> str:
         content = path.read_text(encoding="utf-8")
-        file = path.with_name(f"patience-{patience}.yaml")
-        file.write_text(content.replace("train.patience: null", f"train.patience: {patience}"))
+        file = path.with_name(f"patience-{patience}-{judge_from}.yaml")
+        said = f"train.patience: {patience}\n  train.judge_from: {judge_from}"
+        file.write_text(content.replace("train.patience: null", said))
         study = load_study(str(file))
         return Bench(study=study, output=Path("out")).fingerprint(study.experiments()[0])
 
     assert fingerprint("3") != fingerprint("9")
+    assert fingerprint("3") != fingerprint("3", "20")
     assert fingerprint("3") == fingerprint("3")
 
 

@@ -22,7 +22,13 @@ from multibranch.training.run_folder import FREE_KEYS
 
 # What does not make a trained model another one, so that studies can share it. What ends training
 # may change from one start of a run to the next, but does make another model.
-_ENDS = {"train.max_updates", "train.max_epochs", "train.max_minutes", "train.patience"}
+_ENDS = {
+    "train.max_updates",
+    "train.max_epochs",
+    "train.max_minutes",
+    "train.patience",
+    "train.judge_from",
+}
 NOT_PART = {*FREE_KEYS, "train.output", "train.init_from"} - _ENDS
 
 # What every experiment decides itself, so that a study's settings cannot.

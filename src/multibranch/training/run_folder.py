@@ -18,6 +18,7 @@ FREE_KEYS = (
     "train.max_updates",
     "train.max_minutes",
     "train.patience",
+    "train.judge_from",
     "train.checkpoint_minutes",
     "train.keep_checkpoints",
     "train.log_every",
