@@ -214,6 +214,13 @@ def test_without_network_a_name_asks_for_a_folder():
     assert "\n" not in str(raised.value)
 
 
+@pytest.mark.parametrize("path", ["./encoder", "~/encoder", "runs/my/encoder", "/no/such"])
+def test_a_path_that_leads_nowhere_is_not_looked_for_on_the_network(path, monkeypatch):
+    monkeypatch.setattr("multibranch.hub.backbone.AutoConfig.from_pretrained", None)
+    with pytest.raises(UserError, match=f"there is no folder {path}"):
+        branch_out(path)
+
+
 def test_a_folder_without_a_model_is_named(tmp_path):
     with pytest.raises(UserError, match=f"{tmp_path} holds no pretrained model"):
         branch_out(tmp_path)

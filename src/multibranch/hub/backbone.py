@@ -16,9 +16,12 @@ from multibranch.errors import UserError
 def locate(name: str | os.PathLike) -> str:
     """The folder of a pretrained model: `name` itself, or that inside an installed package.
 
-    What is neither is given back as it is: a name by which the hub may know it.
+    What is neither is given back as it is: a name by which the hub may know it. What can only be a
+    path is refused at once; the hub would be asked for it again and again.
     """
     name = os.fspath(name)
+    if not Path(name).is_dir() and (name.startswith(("/", ".", "~")) or name.count("/") > 1):
+        raise UserError(f"there is no folder {name}: give the folder of a pretrained model")
     if Path(name).is_dir() or "/" in name or "." in name:
         return name
     spec = importlib.util.find_spec(name.replace("-", "_"))
