@@ -301,7 +301,7 @@ def test_inspect_takes_the_devices_that_the_others_take(
 def test_progress_is_lines_now_and_then_where_there_is_no_terminal(models, monkeypatch, capsys):
     words = ["evaluate", models[0], "--compare", models[1]]
     assert called(capsys, *words)[2] == ""
-    monkeypatch.setattr("multibranch.cli.output._EVERY", 0.0)
+    monkeypatch.setattr("multibranch.cli.progress._EVERY", 0.0)
     status, _, error = called(capsys, *words)
     assert status == 0
     told = error.splitlines()

@@ -86,7 +86,7 @@ def _evaluate_code(args: argparse.Namespace) -> None:
     import json
 
     from multibranch.cli.code_scores import show_code_scores
-    from multibranch.cli.output import counting
+    from multibranch.cli.progress import counting
     from multibranch.cli.searching import parse_branches
     from multibranch.tasks.code import evaluate_code
     from multibranch.tasks.evaluation import data_of
@@ -153,7 +153,7 @@ def _evaluate_translation(args: argparse.Namespace) -> None:
 
 
 def _decode(folder: str, data: Any, args: argparse.Namespace) -> Any:
-    from multibranch.cli.output import counting
+    from multibranch.cli.progress import counting
     from multibranch.cli.searching import parse_branches
     from multibranch.tasks import evaluation
 

@@ -3,15 +3,11 @@
 import json
 import os
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from multibranch.errors import UserError
-
-_EVERY = 10.0  # seconds between lines that tell how far a verb has come
 
 
 def print_result(
@@ -71,41 +67,3 @@ def _cell(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.4g}" if abs(value) < 1 else f"{value:,.2f}"
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
-
-
-@contextmanager
-def counting(what: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A bar on standard error that counts to `total`; call the result with what was finished.
-
-    Where there is no terminal to draw it in, a line comes now and then.
-    """
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
-
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield _lines(what, total)
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as bar:
-        task = bar.add_task(what, total=total)
-        yield lambda done: bar.update(task, advance=done)
-
-
-def _lines(what: str, total: int) -> Callable[[int], None]:
-    counted, told = 0, time.monotonic()
-
-    def advance(done: int) -> None:
-        nonlocal counted, told
-        counted += done
-        if time.monotonic() - told > _EVERY:
-            told = time.monotonic()
-            print(f"{what}: {counted:,} of {total:,}", file=sys.stderr)
-
-    return advance

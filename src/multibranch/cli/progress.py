@@ -2,11 +2,20 @@
 
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.progress import Progress as Bar
-from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from multibranch.errors import counted
 
@@ -70,3 +79,32 @@ class Progress:
             tokens = counted(self.tokens, "token")
             said += f"; <unk> would have been best at {self.unknowns:,} of {tokens}"
         print(said, file=sys.stderr)
+
+
+@contextmanager
+def counting(what: str, total: int) -> Iterator[Callable[[int], None]]:
+    """A bar on standard error that counts to `total`; call the result with what was finished.
+
+    Where there is no terminal to draw it in, a line comes now and then.
+    """
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield _lines(what, total)
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Bar(*columns, TimeRemainingColumn(), console=console, transient=True) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda done: bar.update(task, advance=done)
+
+
+def _lines(what: str, total: int) -> Callable[[int], None]:
+    finished, told = 0, time.monotonic()
+
+    def advance(done: int) -> None:
+        nonlocal finished, told
+        finished += done
+        if time.monotonic() - told > _EVERY:
+            told = time.monotonic()
+            print(f"{what}: {finished:,} of {total:,}", file=sys.stderr)
+
+    return advance
