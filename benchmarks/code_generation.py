@@ -25,6 +25,7 @@ import math
 import platform
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -46,6 +47,7 @@ from multibranch.tasks.code import (
     validation_score,
 )
 from multibranch.training import Config, Trainer
+from multibranch.training.config import CODE_LENGTH
 from multibranch.training.progress import reason_to_stop
 
 CONFIGS = Path(__file__).resolve().parents[1] / "configs"
@@ -66,6 +68,7 @@ DEFAULTS = {
 VALIDATION_BEAM = 1
 GPU_BATCH_TOKENS = 8192  # source tokens decoded together: 600 sentences, 10 GB with their beams
 SAMPLES = 2000  # of the bootstrap
+PATIENCES = (8000, 10000, 12000, 16000)  # updates, of which a scored run says when they were over
 
 
 @dataclass(frozen=True)
@@ -276,9 +279,13 @@ def score(args: argparse.Namespace, data: PreparedData) -> dict[str, Any]:
         chosen = code_output(label, valid, target, language)
         row["scores"] = described(best.scores())
         row["distinct_outputs"] = len(set(best.words))
+        row["most_repeated_output"] = Counter(best.words).most_common(1)[0][1]
+        row["invalid"] = invalid_outputs(best.words, language)
         row["valid_only"] = described(chosen.scores())
         row["valid_only"]["changed"] = sum(a != b for a, b in zip(best.words, chosen.words))
         row["paper"] = paper(language).get(row.get("name"))
+        if "validation" in row:
+            row["patience_over"] = {f"{each:,}": patience_over(row, each) for each in PATIENCES}
         rows.append(row)
         each[label] = np.array(
             [
@@ -296,6 +303,32 @@ def score(args: argparse.Namespace, data: PreparedData) -> dict[str, Any]:
         "distinct_references": len(set(target)),
         "runs": sorted(rows, key=lambda row: NAMES.index(row["name"]) if "name" in row else -1),
     }
+
+
+def invalid_outputs(words: list[str], language: str) -> dict[str, int]:
+    """How many outputs do not parse, and how many of these were cut off."""
+    invalid = [line for line in words if not parses(line, language)]
+    cut_off = [line for line in invalid if len(line.split()) >= CODE_LENGTH]
+    return {"outputs": len(invalid), "cut_off": len(cut_off)}
+
+
+def patience_over(row: dict[str, Any], patience: int) -> dict[str, Any] | None:
+    """Where a run would have ended with a patience of so many updates; None if nowhere.
+
+    What a stopping rule does to the comparison can so be told from runs that went on for longer.
+    """
+    judged_from = row["settings"].get("train.judge_from", Config().train.warmup)
+    best_update, best_score = 0, -1.0
+    for line in row["validation"]:
+        update = int(line.partition(":")[0].removeprefix("update "))
+        score = float(line.rpartition(" BLEU ")[2])
+        if update < judged_from:
+            continue
+        if score > best_score:
+            best_update, best_score = update, score
+        elif update - best_update >= patience:
+            return {"update": update, "best_update": best_update, "best_score": best_score}
+    return None
 
 
 def read_n_best(file: Path, count: int) -> list[list[Hypothesis]]:

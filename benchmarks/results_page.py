@@ -128,12 +128,13 @@ def code(path: Path, content: dict[str, Any]) -> list[str]:
                 f"{row['distinct_outputs']:,}",
                 f"{scores['unknown']:.2f}%",
                 str(row.get("epochs", "–")),
+                "patience" if row.get("converged") else "time",
                 str(row.get("seconds", "–")),
             ]
         )
     header = ["run", "size", "sentence BLEU", "− baseline (95%)", "paper's", "corpus BLEU", "exact"]
     header += ["PoV", "paper's", "valid only: BLEU", "PoV", "distinct outputs", "`<unk>` best"]
-    header += ["epochs", "seconds"]
+    header += ["epochs", "ended by", "seconds"]
     first = content["runs"][0]["scores"]["signatures"] if content["runs"] else {}
     text = f"{content['outputs']:,} outputs; the paper's figures are of another corpus. Scores: "
     text += ", ".join(f"`{first[name]}`" for name in ("sentence_bleu", "pov") if name in first)

@@ -7,6 +7,7 @@ import json
 import lzma
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -44,16 +45,20 @@ def output(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def script(*words: str | Path, status: int = 0) -> str:
-    """What the script prints: its table, or what is wrong."""
+def module() -> ModuleType:
     specification = importlib.util.spec_from_file_location("code_generation", SCRIPT)
     assert specification is not None and specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
-    sys.modules["code_generation"] = module  # where dataclasses look their module up
-    specification.loader.exec_module(module)
+    loaded = importlib.util.module_from_spec(specification)
+    sys.modules["code_generation"] = loaded  # where dataclasses look their module up
+    specification.loader.exec_module(loaded)
+    return loaded
+
+
+def script(*words: str | Path, status: int = 0) -> str:
+    """What the script prints: its table, or what is wrong."""
     out, wrong = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(wrong):
-        assert module.main([*map(str, words), "--device", "cpu"]) == status
+        assert module().main([*map(str, words), "--device", "cpu"]) == status
     return (wrong if status else out).getvalue()
 
 
@@ -82,6 +87,8 @@ def test_scores_are_those_of_the_files(data: Path, output: Path, tmp_path: Path)
         assert row["scores"]["sentence_bleu"] == row["test"]["sentence_bleu"] == value
         assert row["scores"]["pov"] == pov(words, "python").value
         assert row["distinct_outputs"] == len(set(words))
+        assert row["most_repeated_output"] == max(map(words.count, words))
+        assert row["invalid"]["outputs"] == round(len(words) * (1 - row["scores"]["pov"] / 100))
         assert row["scores"]["reference_pov"] == 100
         assert f"| {label} |" in shown
     gain = rows["mat-0.3-seed1"]["against_baseline"]["sentence_bleu"]
@@ -89,6 +96,21 @@ def test_scores_are_those_of_the_files(data: Path, output: Path, tmp_path: Path)
     assert gain["difference"] == pytest.approx(values[2] - values[0], abs=0.011)
     assert gain["interval"][0] <= gain["difference"] <= gain["interval"][1]
     assert "| 12.85 | 75.3 |" in shown  # the paper's, ρ = 0.3 on Python
+
+
+def test_where_another_patience_would_have_ended_a_run() -> None:
+    scores = {10: 9.0, 20: 5.0, 30: 6.0, 40: 5.5, 50: 5.9, 60: 7.0, 70: 6.5}
+    lines = [
+        f"update {update}: loss 2.0000, perplexity 5.00, BLEU {score:.2f}"
+        for update, score in scores.items()
+    ]
+    row = {"settings": {"train.judge_from": 20}, "validation": lines}
+    over = module().patience_over
+    assert over(row, 20) == {"update": 50, "best_update": 30, "best_score": 6.0}
+    assert over(row, 10)["update"] == 40
+    assert over(row, 30) is None  # update 60 is better in time, and the run ends before another 30
+    late = [line.replace("0:", "0000:", 1) for line in lines]  # judged from the end of the warm-up
+    assert over({"settings": {}, "validation": late}, 50000)["update"] == 60000
 
 
 def test_outputs_for_other_references_are_refused(data: Path, output: Path, tmp_path: Path) -> None:
