@@ -51,13 +51,21 @@ def page(folder: Path = RESULTS) -> str:
 def _source(path: Path, content: dict[str, Any], *more: str) -> str:
     """Where the figures of a section come from."""
     said = [f"Record: [{path.name}](../benchmarks/results/{path.name})."]
-    where = [str(content[name]) for name in ("device", "machine") if content.get(name)]
-    if content.get("torch"):
-        where.append(f"PyTorch {content['torch']}")
-    if where:
-        said.append(f"Machine: {', '.join(where)}.")
+    if where := _machine(content):
+        said.append(f"Machine: {where}.")
     text = " ".join([*said, *more])
     return text + (f"\n\n```sh\n{content['command']}\n```" if content.get("command") else "")
+
+
+def _machine(content: dict[str, Any]) -> str:
+    """Where a record was made, and with what; empty where it does not say."""
+    told = content["machine"] if isinstance(content.get("machine"), dict) else content
+    where = [str(told[name]) for name in ("device", "machine") if told.get(name)]
+    if told.get("cores"):
+        where.append(f"{told['cores']} cores")
+    if told.get("torch"):
+        where.append(f"PyTorch {told['torch']}")
+    return ", ".join(where)
 
 
 def _note(content: dict[str, Any]) -> str:
@@ -261,14 +269,120 @@ def training(path: Path, content: dict[str, Any]) -> list[str]:
     return [*parts, _source(path, content, _note(content))]
 
 
+def decoding(path: Path, content: dict[str, Any]) -> list[str]:
+    """Speed of decoding, as benchmarks/decoding.py records it."""
+    engines = content["engines"]
+    slow = next(row["seconds"] for row in engines if row["engine"] == "multibranch, float32")
+    rows = [
+        [
+            row["engine"],
+            f"{row['sentences_a_second']:,.1f}",
+            f"{row['tokens_a_second']:,.0f}",
+            f"{slow / row['seconds']:.2f}",
+            "–" if row["times_generate"] is None else f"{row['times_generate']:.2f}",
+            row["outputs_as_ours"],
+        ]
+        for row in engines
+    ]
+    header = ["engine", "sentences a second", "tokens a second", "times our float32"]
+    header += ["times `generate`", "outputs as our float32"]
+    model = content["model"]
+    text = (
+        f"{content['sentences']:,} sentences of {content['corpus']}, {content['source_tokens']:,} "
+        f"tokens; MAT {model['branches']}/{model['width']}/{model['hidden']} with "
+        f"{content['parameters'] / 1e6:.1f}M parameters, beam {content['beam']}; weights: "
+        f"{content['weights']}."
+    )
+    return [f"### {path.stem}", grid(header, rows), _source(path, content, text)]
+
+
+def exported(path: Path, content: dict[str, Any]) -> list[str]:
+    """What exported and quantised models write, as benchmarks/export.py records it."""
+    rows = [
+        [
+            row["engine"],
+            f"{row['bleu']:.2f}",
+            signed(row["bleu_above_ours"]),
+            f"{100 * row['same_best_share']:.1f}%",
+            f"{row['largest_score_difference_where_same']:.1g}",
+        ]
+        for row in content["engines"]
+    ]
+    header = ["engine", "BLEU", "− our float32", "same best output", "scores differ by at most"]
+    signature = content["engines"][0]["signature"]
+    text = f"{content['sentences']:,} sentences, beam {content['beam']}. Score: `{signature}`."
+    return [f"### {path.stem}", grid(header, rows), _source(path, content, text)]
+
+
+def serving(path: Path, content: dict[str, Any]) -> list[str]:
+    """The service under load, as benchmarks/serving.py records it."""
+    rows = [
+        [
+            str(row["clients"]),
+            f"{row['sentences_a_second']:,.1f}",
+            *(f"{row[name]:.0f}" for name in ("p50_ms", "p95_ms", "p99_ms")),
+            f"{row['answered']:,}",
+            f"{row['refused_503']:,}",
+            str(sum(row["errors"].values())),
+            f"{row['memory_first_mb']:.0f} → {row['memory_last_mb']:.0f}",
+        ]
+        for row in content["clients"]
+    ]
+    header = ["clients", "sentences a second", "p50 ms", "p95 ms", "p99 ms", "answered"]
+    header += ["answered 503", "errors", "memory, MB"]
+    text = f"{content['model']}, engine {content['engine']}, {content['seconds']:g} seconds a row."
+    text = text[0].upper() + text[1:]
+    return [f"### {path.stem}", grid(header, rows), _source(path, content, text)]
+
+
+def demo_seeds(path: Path, content: dict[str, Any]) -> list[str]:
+    """`multibranch demo` with several seeds."""
+    rows = [
+        [
+            str(row["seed"]),
+            *(f"{row[name]:.2f}" for name in ("baseline", "continued", "mat")),
+            signed(row["difference"]),
+            f"{row['seconds']:.0f}",
+        ]
+        for row in content["seeds"]
+    ]
+    header = ["seed", "Transformer", "continued", "MAT", "MAT − continued", "seconds"]
+    text = f"BLEU; the difference is {content['mean_difference']:.2f} ± {content['deviation']:.2f}"
+    text += f" on average. Score: `{content['signature']}`."
+    return [f"### {path.stem}", grid(header, rows), _source(path, content, text)]
+
+
+def probes(path: Path, content: dict[str, Any]) -> list[str]:
+    """Runs that tried other settings of a study, one a row."""
+    same = content["runs"][0]["settings"].items()
+    common = {k for k, v in same if all(run["settings"].get(k) == v for run in content["runs"])}
+    rows = []
+    for run in content["runs"]:
+        own = {k: v for k, v in run["settings"].items() if k not in common}
+        bleu, brevity = run.get("test_bleu"), run.get("brevity_penalty")
+        rows.append(
+            [
+                ", ".join(f"{key.rpartition('.')[2]} {value}" for key, value in own.items()),
+                str(run["seed"]),
+                f"{run['updates']:,}",
+                f"{run['validation_loss']:.3f}",
+                "–" if bleu is None else f"{bleu:.2f}",
+                "–" if brevity is None else f"{brevity:.3f}",
+            ]
+        )
+    header = ["settings", "seed", "updates", "validation loss", "BLEU", "brevity penalty"]
+    text = f"{content['model']}. {_note(content)}"
+    return [f"### {path.stem}", grid(header, rows), _source(path, content, text)]
+
+
 def _further(paths: list[Path]) -> str:
     rows = []
     for path in paths:
         content = json.loads(path.read_text(encoding="utf-8"))
         said = content if isinstance(content, dict) else {}
-        where = said.get("device") or said.get("machine") or "–"
+        where = _machine(said) or "–"
         command = f"`{said['command']}`" if said.get("command") else "–"
-        rows.append([f"[{path.name}](../benchmarks/results/{path.name})", str(where), command])
+        rows.append([f"[{path.name}](../benchmarks/results/{path.name})", where, command])
     return grid(["record", "machine", "command"], rows)
 
 
@@ -276,12 +390,17 @@ Section = Callable[[Path, dict[str, Any]], list[str]]
 SECTIONS: list[tuple[str, str, Section]] = [
     ("", "study-", study),
     ("TED talks, German → English: two stages", "ted-two-stage", two_stage),
+    ("TED talks: why the Transformer stays where it is", "ted-probes", probes),
     ("Code generation", "code-", code),
     ("Understanding", "understanding-", understanding),
     ("What branches cost in fine-tuning", "branching-cost-", branching_cost),
     ("Speed of training", "training-", training),
     ("The same losses with the fast paths and without", "loss-curves-", loss_curves),
     ("Where an update's time goes", "profile-", profile),
+    ("Speed of decoding", "decoding-", decoding),
+    ("Exported models", "export-", exported),
+    ("The service under load", "serving-", serving),
+    ("The demo", "demo-seeds-", demo_seeds),
 ]
 
 
