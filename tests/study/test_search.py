@@ -12,8 +12,9 @@ import pytest
 
 from multibranch import configuration
 from multibranch.cli import main
-from multibranch.study.plan import Search
-from multibranch.study.searching import _sampler, propose
+from multibranch.study.bench import Bench
+from multibranch.study.plan import Search, load_study
+from multibranch.study.searching import _sampler, propose, search
 from multibranch.training import Config, Trainer
 
 optuna = pytest.importorskip("optuna")
@@ -60,6 +61,21 @@ def test_a_search_counts_its_trials_over_several_commands(
     assert second["pruned"] >= 1
     assert second["scores"]["multi_bleu"]["signature"].startswith("multi-bleu|")
     assert len(second["best"][0]["branches"].split()) == 2
+
+
+def test_how_a_trial_goes_is_told_while_it_is_run(
+    write_study: Callable[..., Path], tmp_path: Path
+) -> None:
+    bench = Bench(load_study(str(write_study())), tmp_path / "out", device="cpu")
+    lines: list[str] = []
+    search(bench, url=f"sqlite:///{tmp_path}/s.db", trials=1, tell=lines.append, tell_every=0.0)
+    assert [line.rsplit(" ", 1)[0] for line in lines[1:]] == [
+        "trial 0: update 5 of 6, validation loss",
+        "trial 0: update 6 of 6, validation loss",
+        "trial 0: loss",
+    ]
+    losses = [float(line.rsplit(" ", 1)[1]) for line in lines[1:]]
+    assert losses[2] == min(losses[:2])
 
 
 def test_a_trial_that_ctrl_c_stops_is_told_so_and_leaves_no_checkpoint(

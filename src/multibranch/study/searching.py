@@ -7,7 +7,6 @@ set, once. The paper leaves this to future work.
 
 import dataclasses
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +15,22 @@ from multibranch.study.bench import Bench
 from multibranch.study.plan import Search
 from multibranch.study.scoring import scores_of
 from multibranch.study.storage import is_known_dead, open_storage, worker_name
-from multibranch.study.trial import Busy, claimed, tidy
+from multibranch.study.telling import TELL_EVERY, Tell, telling
+from multibranch.study.trial import Busy, Watch, claimed, tidy
 from multibranch.tasks.evaluation import decode_split
 from multibranch.training import Config, Trainer
 
-Tell = Callable[[str], None]
 SHOWN = 5  # trials that the search tells of at its end
 
 
 def search(
-    bench: Bench, *, url: str, trials: int | None = None, seed: int = 1, tell: Tell
+    bench: Bench,
+    *,
+    url: str,
+    trials: int | None = None,
+    seed: int = 1,
+    tell: Tell,
+    tell_every: float = TELL_EVERY,
 ) -> dict[str, Any]:
     """Run trials until there are so many in all, by whichever workers; the best of them."""
     import optuna
@@ -56,12 +61,14 @@ def search(
         trial = optuna_study.ask()
         trial.set_user_attr("worker", worker_name())
         config = propose(trial, space, base)
-        tell(f"trial {trial.number}: {describe(config)}")
-        value, state = _run(bench, optuna_study, trial, config)
+        name = f"trial {trial.number}"
+        tell(f"{name}: {describe(config)}")
+        told = telling(name, tell, updates=config.train.max_updates, every=tell_every)
+        value, state = _run(bench, optuna_study, trial, config, told)
         if state is optuna.trial.TrialState.FAIL:
-            tell(f"trial {trial.number}: stopped, and does not count")
+            tell(f"{name}: stopped, and does not count")
             raise KeyboardInterrupt
-        tell(f"trial {trial.number}: {'pruned' if value is None else f'loss {value:.4f}'}")
+        tell(f"{name}: {'pruned' if value is None else f'loss {value:.4f}'}")
     return _report(bench, optuna_study, base)
 
 
@@ -148,7 +155,9 @@ def describe(config: Config) -> str:
     return f"N_a by layer {branches}, ρ by layer {rates}, drop-{model.drop_kind}"
 
 
-def _run(bench: Bench, study: Any, trial: Any, config: Config) -> tuple[float | None, Any]:
+def _run(
+    bench: Bench, study: Any, trial: Any, config: Config, told: Watch
+) -> tuple[float | None, Any]:
     """Train a proposal; its validation loss, or None when it was pruned or stopped."""
     import optuna
 
@@ -160,6 +169,7 @@ def _run(bench: Bench, study: Any, trial: Any, config: Config) -> tuple[float | 
     step = iter(range(10**9))
 
     def watch(record: dict[str, Any]) -> None:
+        told({**record, "loss": record["plain"]})  # which the search compares
         trial.report(record["plain"], next(step))
         if trial.should_prune():
             raise optuna.TrialPruned

@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -18,10 +18,10 @@ from multibranch.study.experiment import Experiment
 from multibranch.study.order import hopeless, next_experiment
 from multibranch.study.scoring import scored
 from multibranch.study.storage import LEASE, Queue, open_storage
-from multibranch.study.trial import Busy, Stopped, Watch, run_trial, tidy
+from multibranch.study.telling import TELL_EVERY, Tell, telling
+from multibranch.study.trial import Busy, Stopped, run_trial, tidy
 
 POLL = 0.5  # seconds between two looks at a storage that has nothing to take
-Tell = Callable[[str], None]
 
 
 @dataclass
@@ -34,7 +34,7 @@ class Work:
     lease: float = LEASE
     threads: int | None = None
     discard_models: bool = False  # of what no other experiment starts from
-    tell_every: float = 10.0  # seconds, at least, between two lines on how a trial goes
+    tell_every: float = TELL_EVERY
 
     def queue(self) -> Queue:
         return Queue(
@@ -92,7 +92,10 @@ def _run(
 ) -> dict[str, Any] | None:
     try:
         with _renewed(queue, trial):
-            record = run_trial(job.bench, experiment, watch=_telling(job, experiment, tell))
+            watch = telling(
+                experiment.key, tell, updates=_most_updates(job, experiment), every=job.tell_every
+            )
+            record = run_trial(job.bench, experiment, watch=watch)
             data = None if record.get("task") == "understanding" else job.bench.open(experiment)
             record = scored(record, job.bench.folder(experiment), data)
     except Busy:
@@ -116,25 +119,10 @@ def _run(
     return record
 
 
-def _telling(job: Work, experiment: Experiment, tell: Tell) -> Watch:
-    """Tells of a trial's validations, now and then."""
-    told = time.monotonic()
-
-    def watch(record: dict[str, Any]) -> None:
-        nonlocal told
-        if time.monotonic() - told < job.tell_every:
-            return
-        told = time.monotonic()
-        if "update" in record:
-            most = job.bench.config(experiment).train.max_updates
-            where = f"update {record['update']:,}" + (f" of {most:,}" if most else "")
-            found = f"validation loss {record['loss']:.4f}"
-        else:  # an encoder's
-            where = f"epoch {record['epoch']}"
-            found = ", ".join(f"{name} {value:.2f}" for name, value in record["scores"].items())
-        tell(f"{experiment.key}: {where}, {found}")
-
-    return watch
+def _most_updates(job: Work, experiment: Experiment) -> int | None:
+    if job.bench.task(experiment) == "understanding":
+        return None
+    return job.bench.config(experiment).train.max_updates
 
 
 def _started_from(job: Work) -> set[str]:
