@@ -180,6 +180,17 @@ def test_a_path_in_the_settings_of_the_text_is_refused(folder: Path, key: str) -
         load_text(folder)
 
 
+@pytest.mark.parametrize("name", ["text.json", "tokenizer.json"])
+def test_the_advice_for_a_damaged_text_file_is_that_for_a_model(folder: Path, name: str) -> None:
+    advice = "; copy the model's folder again, or train the model again.$"
+    (folder / name).write_text("{")
+    with pytest.raises(UserError, match=f"{name} is damaged: .*{advice}"):
+        load_text(folder)
+    (folder / "config.json").rename(folder / "elsewhere")
+    with pytest.raises(UserError, match=f"{name} is damaged: .*; prepare the corpus again.$"):
+        TextPipeline.load(folder)
+
+
 def test_a_path_in_the_configuration_is_not_followed(folder: Path, tmp_path: Path) -> None:
     config = json.loads((folder / "config.json").read_text())
     config |= {"_name_or_path": "../../x", "weights_file": str(tmp_path / "absent")}

@@ -127,8 +127,15 @@ def full_disk(error: OSError, place: Path, *, advice: str) -> UserError | None:
 
 
 def damaged(path: Path, what: str) -> UserError:
-    """That a file which preparing a corpus writes is not what it should be."""
-    return UserError(f"{path} is damaged: {what}; prepare the corpus again.")
+    """That a file of a prepared corpus or of a model is not what it should be."""
+    return UserError(f"{path} is damaged: {what}; {remedy(path)}.")
+
+
+def remedy(path: Path) -> str:
+    """How to get a whole file of a prepared corpus or of a model again."""
+    if (path.parent / "config.json").is_file():
+        return "copy the model's folder again, or train the model again"
+    return "prepare the corpus again"
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from multibranch.disk import damaged, write_json
+from multibranch.disk import damaged, remedy, write_json
 from multibranch.errors import UserError
 from multibranch.text.normalise import PunctuationNormaliser, collapse
 from multibranch.text.special import BOS, EOS, PAD, SPECIAL_TOKENS, UNK
@@ -240,7 +240,7 @@ def _check(tokenizer: Tokenizer) -> None:
     if found != SPECIAL_TOKENS:
         raise UserError(
             f"this vocabulary begins with {found} instead of {SPECIAL_TOKENS}: it was not made by "
-            "`multibranch prepare`; prepare the corpus again."
+            "`multibranch prepare`; use one that was."
         )
 
 
@@ -273,7 +273,7 @@ def _read_settings(path: Path) -> dict[str, Any]:
 
 def _read_tokenizer(path: Path) -> Tokenizer:
     if not path.is_file():
-        raise UserError(f"{path} is missing; prepare the corpus again, or copy it from there.")
+        raise UserError(f"{path} is missing; {remedy(path)}.")
     try:
         return Tokenizer.from_file(str(path))
     except Exception as error:  # tokenizers raises bare Exception
