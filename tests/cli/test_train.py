@@ -258,6 +258,16 @@ def test_branching_gives_the_same_function(
         assert message in capsys.readouterr().err
 
 
+def test_one_branch_in_every_layer_is_branched_out_like_one_branch(
+    config: Path, tmp_path: Path
+) -> None:
+    assert main(["train", str(config), "--quiet", "--model.branches", "[1, 1]"]) == 0
+    run, output = str(tmp_path / "run"), str(tmp_path / "three")
+    assert main(["branch", run, "--branches", "3", "--output", output]) == 0
+    assert read_config(run)["branches"] == [1, 1]
+    assert load_model(output).settings["branches"] == 3
+
+
 def test_the_loss_that_is_told_is_that_of_the_model_that_is_named(
     config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

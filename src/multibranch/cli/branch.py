@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> None:
         raise UserError(f"--noise must be at least 0, not {args.noise}")
     model = load_model(args.model)
     text = load_text(args.model)
-    if model.settings["branches"] != 1 and not args.tile:
+    if any(block.attention.branches > 1 for block in model.blocks) and not args.tile:
         raise UserError(
             f"{args.model} has {model.settings['branches']} branches already: add --tile to repeat "
             "them, or branch a model of one branch out"
