@@ -1,7 +1,11 @@
 """Branching out pretrained models: the same function, every family by one mechanism."""
 
+import socket
+import time
+
 import pytest
 import torch
+from huggingface_hub import constants
 from torch import nn
 from transformers import (
     AutoConfig,
@@ -212,6 +216,21 @@ def test_without_network_a_name_asks_for_a_folder():
     with pytest.raises(UserError, match=r"'no-such/encoder'.*without network.*folder") as raised:
         branch_out("no-such/encoder")
     assert "\n" not in str(raised.value)
+
+
+def test_a_network_that_does_not_answer_is_asked_once(monkeypatch):
+    asked = []
+
+    def nowhere(host, *_, **__):
+        asked.append(host)
+        raise socket.gaierror("Name or service not known")
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(socket, "getaddrinfo", nowhere)
+    monkeypatch.setattr(time, "sleep", lambda seconds: pytest.fail("waits to ask again"))
+    with pytest.raises(UserError, match=r"'no-such/encoder'.*without network.*folder"):
+        branch_out("no-such/encoder")
+    assert len(asked) == 1
 
 
 @pytest.mark.parametrize("path", ["./encoder", "~/encoder", "runs/my/encoder", "/no/such"])

@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from huggingface_hub import get_hf_file_metadata, hf_hub_url
+from huggingface_hub.errors import HfHubHTTPError
 from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 from transformers.utils import logging
 
@@ -34,18 +36,29 @@ def locate(name: str | os.PathLike) -> str:
 
 def load_config(name: str | os.PathLike) -> Any:
     """The configuration of a pretrained model."""
-    try:
-        return AutoConfig.from_pretrained(locate(name))
-    except (OSError, ValueError) as error:
-        raise _not_loaded(os.fspath(name), error) from None
+    return load_backbone(name, AutoConfig)
 
 
 def load_backbone(name: str | os.PathLike, auto_class: Any, **load: Any) -> Any:
-    """A pretrained model, or its tokenizer, by an Auto class."""
+    """A pretrained model, its configuration or its tokenizer, by an Auto class."""
+    place = locate(name)
+    if not Path(place).is_dir() and not _answered(place):
+        load = {"local_files_only": True, **load}
     try:
-        return auto_class.from_pretrained(locate(name), **load)
+        return auto_class.from_pretrained(place, **load)
     except (OSError, ValueError) as error:
         raise _not_loaded(os.fspath(name), error) from None
+
+
+def _answered(name: str) -> bool:
+    """Whether the hub answers, asked once: `transformers` would ask again for half a minute."""
+    try:
+        get_hf_file_metadata(hf_hub_url(name, "config.json"))
+    except HfHubHTTPError:  # that there is no such model is an answer too
+        return True
+    except Exception:  # the client's exceptions differ from version to version
+        return False
+    return True
 
 
 def load_classifier(folder: Path) -> tuple[Any, Any]:
