@@ -205,3 +205,27 @@ def test_bad_input_is_one_line_and_exit_status_2(
     assert "a beam of 5 cannot give the 9 best" in refused(str(model), DESCRIPTION, *asked)
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"good\n\xff\n")))
     assert "line 2 of standard input is not UTF-8" in refused(str(model))
+
+
+def test_translate_and_interactive_say_that_a_line_of_code_has_no_layout(
+    model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def called(*words: str) -> tuple[str, str]:
+        given = io.TextIOWrapper(io.BytesIO(f"{DESCRIPTION}\n".encode()))
+        monkeypatch.setattr("sys.stdin", given)
+        assert main([words[0], str(model), *words[1:], "--max-length", "40"]) == 0
+        return tuple(capsys.readouterr())
+
+    for verb in ("translate", "interactive"):
+        out, error = called(verb)
+        assert out == "def count_players(players):     return len(players) \n"
+        first = error.splitlines()[0]
+        assert first.startswith(f"multibranch {verb}: {model} writes code")
+        assert "`multibranch generate`" in first
+        out, error = called(verb, "--tokenised")
+        assert text_to_code(code_to_text(out.strip(), "python"), "python") == out.strip()
+        assert "generate" not in error
+    out, error = called("translate", "--json")
+    code = json.loads(out)["hypotheses"][0]["text"]
+    assert code == "def count_players(players):\n    return len(players)\n"
+    assert "generate" not in error

@@ -110,13 +110,30 @@ def load_translator(args: argparse.Namespace) -> "Translator":
         from multibranch.export import CTranslate2Engine
 
         engine = CTranslate2Engine
-    return engine.load(
+    translator = engine.load(
         args.models,
         device=args.device,
         branches=parse_branches(args.branches),
         precision=args.precision,
         cuda_graphs=args.cuda_graphs,
     )
+    _tell_of_layout(args, translator)
+    return translator
+
+
+def _tell_of_layout(args: argparse.Namespace, translator: "Translator") -> None:
+    """Say that code which is put on one line has lost its layout, on standard error."""
+    import sys
+
+    from multibranch.text.code import LANGUAGES
+
+    kept = args.tokenised or getattr(args, "json", False)
+    if translator.text.settings.target in LANGUAGES and not kept:
+        print(
+            f"multibranch {args.verb}: {args.models[0]} writes code, which loses its layout on one "
+            "line: `multibranch generate` keeps it, and so do the tokens that --tokenised gives",
+            file=sys.stderr,
+        )
 
 
 def parse_branches(said: str | None) -> list[int] | None:
