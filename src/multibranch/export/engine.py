@@ -110,8 +110,8 @@ class CTranslate2Engine(Translator):
             branches, precision, cuda_graphs: of the other engine; only their defaults are taken.
             threads: CPU threads; as many as PyTorch uses unless given.
             workers: batches decoded at once, which share the threads. One a thread unless given:
-                two batches at once wait less for each other than the parts of one. Give 1 where
-                single sentences shall come back soonest.
+                two batches at once wait less for each other than the parts of one. On two cores a
+                single sentence, too, came back later from one worker with two threads.
         """
         places = as_paths(folders)
         _refuse_others(places, branches=branches, precision=precision, cuda_graphs=cuda_graphs)
