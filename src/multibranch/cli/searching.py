@@ -1,6 +1,7 @@
 """The arguments that every verb which decodes takes, and the Translator they ask for."""
 
 import argparse
+import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -123,8 +124,6 @@ def load_translator(args: argparse.Namespace) -> "Translator":
 
 def _tell_of_layout(args: argparse.Namespace, translator: "Translator") -> None:
     """Say that code which is put on one line has lost its layout, on standard error."""
-    import sys
-
     from multibranch.text.code import LANGUAGES
 
     kept = args.tokenised or getattr(args, "json", False)
