@@ -184,7 +184,8 @@ def save_weights(path: Path, weights: Mapping[str, torch.Tensor]) -> None:
 def check_folder(folder: Path) -> None:
     """Refuse what is no folder, and a folder one of whose files is a link to elsewhere."""
     if not folder.is_dir():
-        raise UserError(f"{folder} is no model directory: there is no such folder")
+        what = "it is a file" if folder.is_file() else "there is no such folder"
+        raise UserError(f"{folder} is no model directory: {what}")
     inside = folder.resolve()
     for path in folder.iterdir():
         if path.is_symlink() and not path.resolve().is_relative_to(inside):

@@ -92,6 +92,19 @@ def test_the_n_best_say_each_whether_it_parses(
     assert scores == sorted(scores, reverse=True)
 
 
+def test_descriptions_may_stand_behind_options(
+    model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["generate", str(model), "--json", DESCRIPTION, "--n-best", "1", "returns the sum ."]
+    assert main(words) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [json.loads(line)["source"] for line in lines] == [DESCRIPTION, "returns the sum ."]
+    with pytest.raises(SystemExit) as stopped:
+        main(["generate", str(model), "--jsn", DESCRIPTION])
+    assert stopped.value.code == 2
+    assert "unrecognised arguments: --jsn" in capsys.readouterr().err
+
+
 def test_json_has_what_the_model_wrote_and_its_format(
     model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -201,6 +214,10 @@ def test_bad_input_is_one_line_and_exit_status_2(
     other = _copy(model, tmp_path / "other", task="translation")
     assert "is a model of the task translation, not of code" in refused(str(other), DESCRIPTION)
     assert "no such folder" in refused(str(tmp_path / "none"), DESCRIPTION)
+    assert "config.json is no model directory: it is a file" in refused(
+        str(model / "config.json"), DESCRIPTION
+    )
+    assert "a description is empty" in refused(str(model), DESCRIPTION, " ")
     asked = ("--n-best", "9")
     assert "a beam of 5 cannot give the 9 best" in refused(str(model), DESCRIPTION, *asked)
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"good\n\xff\n")))

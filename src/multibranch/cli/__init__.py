@@ -40,6 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = _parser(verb)
     _check_encoding(words, parser, verb)
     args, rest = parser.parse_known_args(words)
+    rest = _take_more(args, rest)
     if rest and not getattr(args, "takes_overrides", False):
         parser.prog = f"multibranch {args.verb}"
         parser.error(f"unrecognised arguments: {' '.join(rest)}")
@@ -62,6 +63,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         where = f"{error.filename}: " if error.filename else ""
         print(f"multibranch {args.verb}: {where}{os.strerror(error.errno)}", file=sys.stderr)
         return 2
+
+
+def _take_more(args: argparse.Namespace, rest: list[str]) -> list[str]:
+    """Give a verb the words of its list that stand behind an option; what is left then.
+
+    argparse ends a list of words at the first option, and does not know those that come later.
+    """
+    name = getattr(args, "takes_more", None)
+    if name is None or any(word.startswith("-") for word in rest):
+        return rest
+    setattr(args, name, [*getattr(args, name), *rest])
+    return []
 
 
 def _check_encoding(words: Sequence[str], parser: "_Parser", verb: str | None) -> None:

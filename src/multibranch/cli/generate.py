@@ -18,6 +18,8 @@ probable. Scores are log-probability / length^α.
 import argparse
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from multibranch.errors import UserError
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
@@ -54,6 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "descriptions", metavar="TEXT", nargs="*", help="what the code should do, in words"
     )
+    parser.set_defaults(takes_more="descriptions")
     parser.add_argument(
         "--valid-only", action="store_true", help="prefer what parses among the beam's hypotheses"
     )
@@ -71,6 +74,8 @@ def run(args: argparse.Namespace) -> None:
     from multibranch.tasks.code import CodeGenerator
 
     settings = search_settings(args)
+    if not all(text.strip() for text in args.descriptions):
+        raise UserError("a description is empty: say in words what the code should do")
     generator = CodeGenerator.load(args.model, device=args.device)
     generator.translator.options(**settings)  # wrong ones are refused before anything is read
     console = Console(file=sys.stdout, highlight=False, soft_wrap=True)

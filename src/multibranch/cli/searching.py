@@ -39,6 +39,7 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         help="a model directory; several of one vocabulary decode as an ensemble",
     )
+    parser.set_defaults(takes_more="models")
     parser.add_argument(
         "--branches",
         metavar="1,3",

@@ -146,8 +146,8 @@ def _add_choice(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         default=[],
         metavar="KEY",
-        help="experiments by key or part of one (`study list NAME` shows them), * for anything; "
-        "what they start from is run too",
+        help="experiments by key, or by parts of one that are whole between its dots (`study list "
+        "NAME` shows them), * for anything; what they start from is run too",
     )
     parser.add_argument("--seeds", type=int, help="seeds of every cell (default: the study's)")
 
