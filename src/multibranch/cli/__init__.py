@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from multibranch import __version__
+from multibranch.cli.interrupts import STATUS, import_interruptible
 from multibranch.errors import UserError
 
 VERBS = {
@@ -37,6 +38,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one verb; give back the exit status (0 done, 2 wrong input, 130 interrupted)."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     verb = next((word for word in words if word in VERBS), None)
+    answer = f"multibranch {verb}: interrupted" if verb else "multibranch: interrupted"
+    with import_interruptible(answer):
+        try:
+            return _run(words, verb)
+        except KeyboardInterrupt:
+            print(answer, file=sys.stderr)
+            return STATUS
+
+
+def _run(words: Sequence[str], verb: str | None) -> int:
+    """Read the words and run the verb; errors that are no mistakes of ours become one line."""
     parser = _parser(verb)
     _check_encoding(words, parser, verb)
     args, rest = parser.parse_known_args(words)
@@ -50,9 +62,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UserError as error:
         print(f"multibranch {args.verb}: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        print(f"multibranch {args.verb}: interrupted", file=sys.stderr)
-        return 130
     except BrokenPipeError:
         # The reader of our output has gone (`| head`); Python would complain again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,46 @@
+"""Ctrl-C, also while PyTorch is imported."""
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+STATUS = 130  # as of a program that SIGINT killed
+
+
+@contextmanager
+def import_interruptible(answer: str) -> Iterator[None]:
+    """Inside this context Ctrl-C in the midst of PyTorch's import prints `answer` and ends it all.
+
+    The exception that Ctrl-C raises elsewhere would be lost there: what PyTorch runs when it is
+    imported swallows it, or makes other errors of it. Nothing of ours that writes files has begun
+    by then, so that there is nothing to clean up.
+    """
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        if _importing_torch(frame):
+            os.write(2, f"{answer}\n".encode())
+            os._exit(STATUS)
+        signal.default_int_handler(number, frame)
+
+    # Whoever starts us may have chosen to ignore it; only the main thread may say what it does.
+    usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if not usual or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signal.signal(signal.SIGINT, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _importing_torch(frame: FrameType | None) -> bool:
+    """Whether PyTorch's own first module is being run."""
+    while frame is not None:
+        if frame.f_code.co_name == "<module>" and frame.f_globals.get("__name__") == "torch":
+            return True
+        frame = frame.f_back
+    return False
