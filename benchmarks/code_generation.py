@@ -280,17 +280,18 @@ def score(args: argparse.Namespace, data: PreparedData) -> dict[str, Any]:
         row["scores"] = described(best.scores())
         row["distinct_outputs"] = len(set(best.words))
         row["most_repeated_output"] = Counter(best.words).most_common(1)[0][1]
-        row["invalid"] = invalid_outputs(best.words, language)
+        valid_ones = [parses(line, language) for line in best.words]
+        row["invalid"] = invalid_outputs(best.words, valid_ones)
         row["valid_only"] = described(chosen.scores())
         row["valid_only"]["changed"] = sum(a != b for a, b in zip(best.words, chosen.words))
         row["paper"] = paper(language).get(row.get("name"))
         if "validation" in row:
-            row["patience_over"] = {f"{each:,}": patience_over(row, each) for each in PATIENCES}
+            row["patience_over"] = {f"{n:,}": patience_over(row, n) for n in PATIENCES}
         rows.append(row)
         each[label] = np.array(
             [
-                (sentence_bleu(line, wanted), 100.0 * parses(line, language))
-                for line, wanted in zip(best.words, target)
+                (sentence_bleu(line, wanted), 100.0 * valid_one)
+                for line, wanted, valid_one in zip(best.words, target, valid_ones)
             ]
         )
     baseline = next((label for label in each if label.startswith("baseline")), None)
@@ -305,9 +306,9 @@ def score(args: argparse.Namespace, data: PreparedData) -> dict[str, Any]:
     }
 
 
-def invalid_outputs(words: list[str], language: str) -> dict[str, int]:
+def invalid_outputs(words: list[str], valid: list[bool]) -> dict[str, int]:
     """How many outputs do not parse, and how many of these were cut off."""
-    invalid = [line for line in words if not parses(line, language)]
+    invalid = [line for line, parsed in zip(words, valid) if not parsed]
     cut_off = [line for line in invalid if len(line.split()) >= CODE_LENGTH]
     return {"outputs": len(invalid), "cut_off": len(cut_off)}
 

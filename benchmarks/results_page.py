@@ -136,7 +136,7 @@ def code(path: Path, content: dict[str, Any]) -> list[str]:
                 f"{row['distinct_outputs']:,}",
                 f"{scores['unknown']:.2f}%",
                 str(row.get("epochs", "–")),
-                "patience" if row.get("converged") else "time",
+                _ended_by(row),
                 str(row.get("seconds", "–")),
             ]
         )
@@ -149,6 +149,13 @@ def code(path: Path, content: dict[str, Any]) -> list[str]:
     commands = list(dict.fromkeys(row["command"] for row in content["runs"] if "command" in row))
     said = {**content, "command": "\n".join([*commands, content.get("command", "")]).strip()}
     return [f"### {path.stem}", grid(header, rows), _source(path, said, text + ".", _note(content))]
+
+
+def _ended_by(row: dict[str, Any]) -> str:
+    """What ended a run: its patience, the time that it had, or something else that it was told."""
+    if row.get("converged"):
+        return "patience"
+    return "time" if "passed" in row.get("stopped", "") else row.get("stopped", "–")
 
 
 def _interval(gain: dict[str, Any]) -> str:
