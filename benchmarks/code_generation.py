@@ -4,13 +4,15 @@ A control that the paper lacks goes with them: `narrow`, the Transformer of the 
 tells what branches do from what the smaller width does.
 
     python benchmarks/code_generation.py DATA OUTPUT --minutes 9 [--only NAME …] [--seeds 1 2]
-        [--section.key value …]
+        [--settle UPDATES] [--section.key value …]
     python benchmarks/code_generation.py DATA OUTPUT --score [FILE …] [--json FILE]
 
 The first trains the models of configs/code-*.yaml, of which any key can be overridden, and decodes
 the test set. A run ends when its score on the validation pairs no longer rises, or when its share
 of the minutes is over. Time that is left is shared out again among the runs that time ended; so is
-that of the next start, which trains these further and leaves alone those that converged.
+that of the next start, which trains these further and leaves alone those that converged. With
+--settle, a run that converged is followed by another from its best weights, whose learning rate
+falls to zero: what was still to be had shows in the difference between the two.
 
 The second scores what was decoded, where the parsers are installed: OUTPUT/results is all it needs
 (*.txt: the best outputs; *.n-best.tsv.xz: number of the line, score, positions where <unk> was the
@@ -49,16 +51,17 @@ from multibranch.tasks.code import (
 from multibranch.training import Config, Trainer
 from multibranch.training.config import CODE_LENGTH
 from multibranch.training.progress import reason_to_stop
+from multibranch.training.schedule import inverse_sqrt
 
 CONFIGS = Path(__file__).resolve().parents[1] / "configs"
 RATES = (0.0, 0.1, 0.2, 0.3)
 NAMES = ("baseline", "narrow", *(f"mat-{rate}" for rate in RATES))
 # An epoch is about 1,000 updates; full checkpoints are large. The BLEU of greedy outputs changes by
 # half a point from one validation to the next, rises long after the loss was least, and can be high
-# by chance early on.
+# by chance early on. The patience is 8,000 updates.
 DEFAULTS = {
     "train.validate_every": 2000,
-    "train.patience": 6,
+    "train.patience": 4,
     "train.judge_from": 20000,
     "train.checkpoint_minutes": 60,
     "train.keep_checkpoints": 1,
@@ -68,20 +71,22 @@ DEFAULTS = {
 VALIDATION_BEAM = 1
 GPU_BATCH_TOKENS = 8192  # source tokens decoded together: 600 sentences, 10 GB with their beams
 SAMPLES = 2000  # of the bootstrap
+SETTLED = "-settled"  # how the label of a run ends whose learning rate fell to zero
 PATIENCES = (8000, 10000, 12000, 16000)  # updates, of which a scored run says when they were over
 
 
 @dataclass(frozen=True)
 class Run:
-    """One model to train, by its name and seed."""
+    """One model to train, by its name and seed, or one that converged to settle."""
 
     name: str
     seed: int
     output: Path
+    settles: "Run | None" = None
 
     @property
     def label(self) -> str:
-        return f"{self.name}-seed{self.seed}"
+        return f"{self.name}-seed{self.seed}" + (SETTLED if self.settles else "")
 
     @property
     def folder(self) -> Path:
@@ -94,7 +99,7 @@ class Run:
     def converged(self) -> bool:
         return self.result().is_file() and json.loads(self.result().read_text())["converged"]
 
-    def config(self, data: PreparedData, overrides: list[str]) -> Config:
+    def config(self, data: PreparedData, args: argparse.Namespace, overrides: list[str]) -> Config:
         kind, _, rate = self.name.partition("-")
         words = [f"--{key}={value}" for key, value in DEFAULTS.items()]
         words += [f"--data.folder={data.folder}", f"--train.output={self.folder}"]
@@ -102,8 +107,28 @@ class Run:
         words += [f"--model.drop_branch={rate}"] if rate else []
         if kind == "narrow":
             kind, words = "mat", [*words, "--model.branches=1", "--model.drop_branch=0"]
+        words += [f"--train.device={args.device}"]
         file = CONFIGS / f"code-{language_of(data.text)}-{kind}.yaml"
-        return configuration.load(Config, file, words)
+        config = configuration.load(Config, file, words)
+        return self.settling(config, args.settle) if self.settles else config
+
+    def settling(self, config: Config, updates: int) -> Config:
+        """From the best weights on, for so many updates, to a learning rate of zero."""
+        assert self.settles is not None
+        train, best = config.train, json.loads(self.settles.result().read_text())["best_update"]
+        rate = inverse_sqrt(best, learning_rate=train.learning_rate, warmup=train.warmup)
+        changed = replace(
+            train,
+            init_from=str(self.settles.folder),
+            learning_rate=rate,
+            warmup=updates,
+            warmup_from=rate,  # neither a rise nor the inverse square root: the cool-down alone
+            max_updates=updates,
+            cool_down=1.0,
+            patience=None,
+            judge_from=0,
+        )
+        return replace(config, train=changed).check()
 
 
 class Clock:
@@ -130,6 +155,7 @@ def train(run: Run, data: PreparedData, config: Config, seconds: float) -> dict[
     if outcome.interrupted:
         raise KeyboardInterrupt
     progress, patience = outcome.progress, config.train.patience or 10**9
+    ended = reason_to_stop(config.train, progress, out_of_time=False) is not None
     records = [json.loads(line) for line in (run.folder / "metrics.jsonl").open()]
     steps = [record for record in records if record["kind"] == "train"]
     return {
@@ -143,8 +169,8 @@ def train(run: Run, data: PreparedData, config: Config, seconds: float) -> dict[
         "seconds": round(progress.seconds, 1),
         "seconds_this_time": round(progress.seconds - before, 1),
         "stopped": outcome.stopped,
-        "ended": reason_to_stop(config.train, progress, out_of_time=False) is not None,
-        "converged": progress.stale >= patience,
+        "ended": ended,
+        "converged": progress.stale >= patience or (run.settles is not None and ended),
         "best_update": progress.best_update,
         "best_score": progress.best_score,
         "best_loss": progress.best_loss,
@@ -200,13 +226,27 @@ def references(data: PreparedData, count: int | None = None) -> list[str]:
 
 
 def experiments(args: argparse.Namespace, data: PreparedData, overrides: list[str]) -> None:
-    """Train and decode what has not converged yet, round after round, within the minutes.
-
-    In a round every run may train for the same time, so that none owes its score to its place.
-    """
+    """Train and decode what has not converged yet, and settle what has, within the minutes."""
     clock = Clock(args.minutes)
     (args.output / "results").mkdir(parents=True, exist_ok=True)
     runs = [Run(name, seed, args.output) for seed in args.seeds for name in args.only]
+    rounds(runs, clock, args, data, overrides)
+    if args.settle:
+        settling = [replace(run, settles=run) for run in runs if run.converged]
+        rounds(settling, clock, args, data, overrides)
+
+
+def rounds(
+    runs: list[Run],
+    clock: Clock,
+    args: argparse.Namespace,
+    data: PreparedData,
+    overrides: list[str],
+) -> None:
+    """Train and decode what has not converged yet, round after round.
+
+    In a round every run may train for the same time, so that none owes its score to its place.
+    """
     waiting = [run for run in runs if not run.converged]
     while waiting:
         most = clock.training_seconds(len(waiting))
@@ -230,7 +270,7 @@ def one(
     run: Run, data: PreparedData, args: argparse.Namespace, overrides: list[str], seconds: float
 ) -> dict[str, Any]:
     """Train a run for so many seconds at most, and decode; the record that is kept of it."""
-    config = run.config(data, [*overrides, f"--train.device={args.device}"])
+    config = run.config(data, args, overrides)
     record = train(run, data, config, seconds)
     record |= {"command": " ".join(["python", *args.command]), **machine(args.device)}
     batches = PackedBatches(
@@ -294,16 +334,28 @@ def score(args: argparse.Namespace, data: PreparedData) -> dict[str, Any]:
                 for line, wanted, valid_one in zip(best.words, target, valid_ones)
             ]
         )
-    baseline = next((label for label in each if label.startswith("baseline")), None)
     for row in rows:
-        if baseline and not row["run"].startswith("baseline"):
+        baseline = baseline_of(row["run"], list(each))
+        if baseline is not None:
             row["against_baseline"] = difference(each[baseline], each[row["run"]], baseline)
     return {
         "language": language,
         "outputs": len(target),
         "distinct_references": len(set(target)),
-        "runs": sorted(rows, key=lambda row: NAMES.index(row["name"]) if "name" in row else -1),
+        "runs": sorted(rows, key=place),
     }
+
+
+def baseline_of(label: str, labels: list[str]) -> str | None:
+    """The baseline that a run is compared with: one that settled if the run did."""
+    found = [each for each in labels if each.startswith("baseline")]
+    alike = [each for each in found if each.endswith(SETTLED) == label.endswith(SETTLED)]
+    return None if label in found or not found else (alike or found)[0]
+
+
+def place(row: dict[str, Any]) -> tuple[bool, int]:
+    """Where a row stands: those that settled behind the others, in the order of the models."""
+    return row["run"].endswith(SETTLED), NAMES.index(row["name"]) if "name" in row else -1
 
 
 def invalid_outputs(words: list[str], valid: list[bool]) -> dict[str, int]:
@@ -418,6 +470,9 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--least", type=float, default=0.25, help="begin no run with fewer minutes")
     parser.add_argument("--only", nargs="+", default=list(NAMES), choices=NAMES, metavar="NAME")
     parser.add_argument("--seeds", nargs="+", type=int, default=[1])
+    parser.add_argument(
+        "--settle", type=int, metavar="UPDATES", help="to a learning rate of 0, once converged"
+    )
     parser.add_argument("--beam", type=int, default=5)
     parser.add_argument("--limit", type=int, help="decode only the first so many test sentences")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")

@@ -98,6 +98,31 @@ def test_scores_are_those_of_the_files(data: Path, output: Path, tmp_path: Path)
     assert "| 12.85 | 75.3 |" in shown  # the paper's, ρ = 0.3 on Python
 
 
+def test_a_run_that_converged_settles(data: Path, tmp_path: Path) -> None:
+    settings = {**TINY, "train.patience": 1, "train.judge_from": 3}
+    settings |= {"train.learning_rate": 1e-9, "train.log_every": 1}
+    words = [f"--{key}={value}" for key, value in settings.items()]
+    asked = ["--minutes", "20", "--beam", "2", "--only", "mat-0.3", "baseline", "--settle", "4"]
+    script(data, tmp_path, *asked, *words)
+    script(data, tmp_path, "--score", "--json", tmp_path / "scores.json")
+    rows = {row["run"]: row for row in json.loads((tmp_path / "scores.json").read_text())["runs"]}
+    assert list(rows) == [
+        "baseline-seed1",
+        "mat-0.3-seed1",
+        "baseline-seed1-settled",
+        "mat-0.3-seed1-settled",
+    ]
+    settled = rows["mat-0.3-seed1-settled"]
+    assert settled["updates"] == 4 and settled["converged"]
+    assert settled["best_score"] == rows["mat-0.3-seed1"]["best_score"]  # the rate is next to 0
+    assert settled["settings"]["train.init_from"].endswith("mat-0.3-seed1")
+    assert settled["against_baseline"]["baseline"] == "baseline-seed1-settled"
+    assert rows["mat-0.3-seed1"]["against_baseline"]["baseline"] == "baseline-seed1"
+    steps = (tmp_path / "runs" / "mat-0.3-seed1-settled" / "metrics.jsonl").open()
+    rates = [each["learning_rate"] for each in map(json.loads, steps) if each["kind"] == "train"]
+    assert [rate / rates[0] for rate in rates] == pytest.approx([1, 0.75, 0.5, 0.25])
+
+
 def test_where_another_patience_would_have_ended_a_run() -> None:
     scores = {10: 9.0, 20: 5.0, 30: 6.0, 40: 5.5, 50: 5.9, 60: 7.0, 70: 6.5}
     lines = [
