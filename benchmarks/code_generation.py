@@ -177,7 +177,7 @@ def train(run: Run, data: PreparedData, config: Config, seconds: float) -> dict[
         "tokens_per_second": [round(record["tokens_per_second"]) for record in steps][-5:],
         "validation": [
             f"update {v['update']}: loss {v['loss']:.4f}, perplexity {math.exp(v['plain']):.2f}, "
-            f"BLEU {v['score']:.2f}"
+            f"BLEU {v['score']:.4f}"
             for v in records
             if v["kind"] == "validation"
         ],
@@ -369,6 +369,7 @@ def patience_over(row: dict[str, Any], patience: int) -> dict[str, Any] | None:
     """Where a run would have ended with a patience of so many updates; None if nowhere.
 
     What a stopping rule does to the comparison can so be told from runs that went on for longer.
+    Scores are recorded rounded: an equal one may have been better.
     """
     judged_from = row["settings"].get("train.judge_from", Config().train.warmup)
     best_update, best_score = 0, -1.0
@@ -377,7 +378,7 @@ def patience_over(row: dict[str, Any], patience: int) -> dict[str, Any] | None:
         score = float(line.rpartition(" BLEU ")[2])
         if update < judged_from:
             continue
-        if score > best_score:
+        if score >= best_score:
             best_update, best_score = update, score
         elif update - best_update >= patience:
             return {"update": update, "best_update": best_update, "best_score": best_score}

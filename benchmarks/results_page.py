@@ -153,6 +153,8 @@ def code(path: Path, content: dict[str, Any]) -> list[str]:
 
 def _ended_by(row: dict[str, Any]) -> str:
     """What ended a run: its patience, the time that it had, or something else that it was told."""
+    if row["run"].endswith("-settled"):
+        return "a learning rate of 0"
     if row.get("converged"):
         return "patience"
     return "time" if "passed" in row.get("stopped", "") else row.get("stopped", "–")
