@@ -9,11 +9,13 @@ little more than one slot a position.
 
 Keys are laid out (b, h, slots, w) as attention kernels take them, or transposed, (b, h, w, slots),
 for plain products on a CPU. These want a multiple of 16 slots: the last of them may be empty.
+nn/int8_cache.py keeps them in eight bits.
 """
 
 import math
 import threading
 from bisect import insort
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
@@ -109,6 +111,16 @@ class LayerCache:
         self.value = memory_key.new_empty(b, h, 0, w)
         self.slot_axis = 3 if transposed else 2  # of the keys
 
+    @property
+    def like(self) -> Tensor:
+        """A tensor of the type and device that attention is computed in."""
+        return self.memory_value
+
+    @property
+    def whole_lanes(self) -> bool:
+        """Whether a step looks at a multiple of 16 slots."""
+        return self.slot_axis == 3
+
     def keys(self, first: int, last: int) -> Tensor:
         """The keys in slots first..last."""
         return self.key.narrow(self.slot_axis, first, last - first)
@@ -150,7 +162,7 @@ class LayerCache:
     def take_sentences(self, moved: Tensor, sources: Tensor, count: int) -> None:
         """Sentences `sources` replace those at `moved`; the first `count` stay."""
         for name in ("key", "value", "memory_key", "memory_value"):
-            setattr(self, name, _moved(getattr(self, name), moved, sources)[:count])
+            setattr(self, name, moved_within(getattr(self, name), moved, sources)[:count])
 
 
 class DecoderCache:
@@ -162,7 +174,9 @@ class DecoderCache:
     of the next slot is read from a tensor, so that one recorded step can be replayed.
     """
 
-    def __init__(self, layers: list[LayerCache], mask: Tensor | None, *, sentences: int, beam: int):
+    def __init__(
+        self, layers: Sequence[LayerCache], mask: Tensor | None, *, sentences: int, beam: int
+    ) -> None:
         self.layers = layers
         self.mask = mask  # (b, 1, 1, s), True where the source has a token, or added to the scores
         self.sentences = sentences
@@ -172,8 +186,8 @@ class DecoderCache:
         self.open = beam  # tokens that the present step reads for a sentence: one, or one a row
         self.slots: Tensor | None = None  # (beam,) the open slots, once the shapes are fixed
         self.place: Tensor | None = None  # (1,) the position of the token being read, likewise
-        self._whole_lanes = layers[0].slot_axis == 3
-        like = layers[0].memory_value
+        self._whole_lanes = layers[0].whole_lanes
+        like = layers[0].like
         self._ancestry = like.new_zeros(sentences, 1, beam, 0)
         own = torch.eye(beam, dtype=torch.bool, device=like.device)
         self._own = like.new_zeros(beam, beam).masked_fill(~own, float("-inf"))
@@ -277,9 +291,9 @@ class DecoderCache:
             moved, sources = places, sentences
         for layer in self.layers:
             layer.take_sentences(moved, sources, count)
-        self._ancestry = _moved(self._ancestry, moved, sources)[:count]
+        self._ancestry = moved_within(self._ancestry, moved, sources)[:count]
         if self.mask is not None:
-            self.mask = _moved(self.mask, moved, sources)[:count]
+            self.mask = moved_within(self.mask, moved, sources)[:count]
         self.sentences = count
 
     def close(self) -> None:
@@ -302,7 +316,7 @@ class DecoderCache:
         self.used = kept
 
 
-def _moved(tensor: Tensor, moved: Tensor, sources: Tensor) -> Tensor:
+def moved_within(tensor: Tensor, moved: Tensor, sources: Tensor) -> Tensor:
     """The tensor with rows `sources` at `moved`, in place."""
     tensor[moved] = tensor[sources]
     return tensor

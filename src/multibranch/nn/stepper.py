@@ -7,18 +7,20 @@ layout that its product is fastest in, and as few operations a step as there can
 
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from multibranch.nn import int8_attention
 from multibranch.nn.attention import MultiBranchAttention
 from multibranch.nn.blocks import DecoderBlock, EncoderBlock
 from multibranch.nn.branching import fold
 from multibranch.nn.cache import DecoderCache, LayerCache, Room, padded
 from multibranch.nn.drop import branch_factor
 from multibranch.nn.feed_forward import MultiBranchFeedForward
+from multibranch.nn.int8_cache import Int8LayerCache
 from multibranch.nn.products import Int8Product, Product
 from multibranch.nn.transformer import Memory, MultiBranchTransformer
 
@@ -34,7 +36,8 @@ class Stepper:
         for a search that compares sums of them cannot work with three digits.
     products: attend by plain products over transposed keys, as suits a CPU, or by PyTorch's kernel,
         as suits a GPU; where the model lies decides unless it is given.
-    int8: multiply with weights of eight bits; for float32 on a CPU.
+    int8: multiply with weights of eight bits, and keep the decoder's keys and values in eight where
+        there are kernels for that; for float32 on a CPU.
     """
 
     def __init__(
@@ -58,10 +61,13 @@ class Stepper:
         self._lock = threading.Lock()
         self.products = self.device.type == "cpu" if products is None else products
         make: MakeProduct = Int8Product if int8 else Product
+        block_type = _DecoderBlock
+        if int8 and self.products and _Int8DecoderBlock.fits(folded.decoder):
+            block_type = _Int8DecoderBlock
         self._encoder = [_EncoderBlock(block, make) for block in folded.encoder]  # type: ignore[arg-type]
         self._encoder_norm = _final_norm(folded.encoder_norm)
         self._decoder = [
-            _DecoderBlock(block, make, products=self.products)  # type: ignore[arg-type]
+            block_type(block, make, products=self.products)  # type: ignore[arg-type]
             for block in folded.decoder
         ]
         self._decoder_norm = _final_norm(folded.decoder_norm)
@@ -91,10 +97,7 @@ class Stepper:
 
     def start(self, memory: Memory, *, beam: int = 1, room: Room | None = None) -> DecoderCache:
         """A cache for decoding from `memory` with `beam` rows a sentence; memory from `room`."""
-        layers = [
-            LayerCache(*block.key_value(memory.states), transposed=self.products, room=room)
-            for block in self._decoder
-        ]
+        layers = [block.start(memory.states, room) for block in self._decoder]
         b, s = memory.padding.shape
         mask = memory.states.new_full((b, padded(s)), float("-inf"))
         mask[:, :s].masked_fill_(~memory.padding, 0.0)
@@ -162,6 +165,7 @@ class _DecoderBlock:
             _Norm(norm)
             for norm in (block.attention_norm, block.cross_attention_norm, block.feed_forward_norm)
         ]
+        self.products = products
         self.attend = _attend_by_products if products else _attend_by_kernel
         # The kernel divides by √w itself; the products have it in their queries.
         scale = self.head_width**-0.5 if products else 1.0
@@ -172,29 +176,60 @@ class _DecoderBlock:
         self.cross_out = _outer(block.cross_attention, make)
         self.feed_forward = _FeedForward(block.feed_forward, make)
 
-    def key_value(self, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """The keys and values of memory (b, s, d), each (b, h, s, w), for a cache."""
+    def start(self, memory: Tensor, room: Room | None) -> LayerCache:
+        """What to remember of memory (b, s, d)."""
+        key, value = self.project(memory).transpose(1, 3).unbind(2)  # (b, h, s, w) each
+        return LayerCache(key, value, transposed=self.products, room=room)
+
+    def project(self, memory: Tensor) -> Tensor:
+        """The keys and values of memory (b, s, d), (b, s, 2, h, w)."""
         b, s, _ = memory.shape
-        projected = self.memory(memory.flatten(0, 1)).view(b, s, 2, self.heads, self.head_width)
-        key, value = projected.transpose(1, 3).unbind(2)
-        return key, value
+        return self.memory(memory.flatten(0, 1)).view(b, s, 2, self.heads, self.head_width)
 
     def step(self, states: Tensor, layer: LayerCache, cache: DecoderCache) -> Tensor:
         shape = (cache.sentences, cache.open)
         attention_norm, cross_norm, feed_forward_norm = self.norms
         before = attention_norm(states) if self.pre_norm else states
         qkv = self.qkv(before).view(*shape, 3, self.heads, self.head_width)
-        query, key, value = qkv.unbind(2)
-        keys, values = cache.append(layer, key, value)
-        output = self.out(self.attend(query, keys, values, cache.ancestry))
+        output = self.out(self.attend_written(qkv, layer, cache))
         states = _after(states, output, attention_norm, self.pre_norm)
         before = cross_norm(states) if self.pre_norm else states
         query = self.query(before).view(*shape, self.heads, self.head_width)
-        attended = self.attend(query, layer.memory_key, layer.memory_value, cache.mask)
-        output = self.cross_out(attended)
+        output = self.cross_out(self.attend_source(query, layer, cache))
         states = _after(states, output, cross_norm, self.pre_norm)
         before = feed_forward_norm(states) if self.pre_norm else states
         return _after(states, self.feed_forward(before), feed_forward_norm, self.pre_norm)
+
+    def attend_written(self, qkv: Tensor, layer: LayerCache, cache: DecoderCache) -> Tensor:
+        """qkv (b, rows, 3, h, w) → (b·rows, h·w), over what the rows have read, this included."""
+        query, key, value = qkv.unbind(2)
+        keys, values = cache.append(layer, key, value)
+        return self.attend(query, keys, values, cache.ancestry)
+
+    def attend_source(self, query: Tensor, layer: LayerCache, cache: DecoderCache) -> Tensor:
+        """query (b, rows, h, w) → (b·rows, h·w)"""
+        return self.attend(query, layer.memory_key, layer.memory_value, cache.mask)
+
+
+class _Int8DecoderBlock(_DecoderBlock):
+    """The same over keys and values of eight bits."""
+
+    @staticmethod
+    def fits(blocks: Iterable[nn.Module]) -> bool:
+        """Whether there are kernels for these blocks on this machine."""
+        widths = {block.attention.head_width for block in blocks}  # type: ignore[union-attr]
+        return int8_attention.library() is not None and all(width % 16 == 0 for width in widths)
+
+    def start(self, memory: Tensor, room: Room | None) -> LayerCache:
+        return Int8LayerCache(self.project(memory))
+
+    def attend_written(self, qkv: Tensor, layer: LayerCache, cache: DecoderCache) -> Tensor:
+        assert isinstance(layer, Int8LayerCache)
+        return layer.attend_written(qkv, cache.used - cache.open, cache.ancestry)
+
+    def attend_source(self, query: Tensor, layer: LayerCache, cache: DecoderCache) -> Tensor:
+        assert isinstance(layer, Int8LayerCache) and cache.mask is not None
+        return layer.attend_source(query, cache.mask)
 
 
 def _after(states: Tensor, output: Tensor, norm: "_Norm", pre_norm: bool) -> Tensor:

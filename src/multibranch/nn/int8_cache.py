@@ -1,0 +1,77 @@
+"""Keys and values of one decoder block in eight bits: a quarter of the memory that steps read."""
+
+import torch
+from torch import Tensor
+
+from multibranch.nn import int8_attention
+from multibranch.nn.cache import LayerCache, moved_within, padded
+
+
+class Int8LayerCache(LayerCache):
+    """What a LayerCache keeps, as the kernels of nn/int8_attention.c lay it out.
+
+    Args:
+        projected: keys and values of the source, (b, s, 2, h, w), w a multiple of 16.
+    """
+
+    def __init__(self, projected: Tensor) -> None:
+        b, s, _, self.heads, self.width = projected.shape
+        self.source_length = s
+        self.lanes = int8_attention.lanes()
+        self.source, self.source_scales = self._room(b, padded(s))
+        int8_attention.keep_source(projected, self.source, self.source_scales)
+        self.written, self.written_scales = self._room(b, 0)
+
+    @property
+    def like(self) -> Tensor:
+        return self.source_scales
+
+    @property
+    def whole_lanes(self) -> bool:
+        return True
+
+    def _room(self, b: int, slots: int) -> tuple[Tensor, Tensor]:
+        """Numbers (b, 2, h, slots·w) and scales (b, 2, h, slots); slots not in use count for 0."""
+        numbers = torch.empty(b, 2, self.heads, slots * self.width, dtype=torch.int8)
+        return numbers, torch.zeros(b, 2, self.heads, slots)
+
+    def attend_written(self, qkv: Tensor, first: int, ancestry: Tensor) -> Tensor:
+        """Remember the keys and values of qkv (b, rows, 3, h, w), and attend: (b·rows, h·w)"""
+        return int8_attention.attend_written(
+            qkv, first, ancestry, self.written, self.written_scales
+        )
+
+    def attend_source(self, query: Tensor, mask: Tensor) -> Tensor:
+        """query (b, rows, h, w), mask (b, 1, 1, slots) → (b·rows, h·w)"""
+        return int8_attention.attend_source(query, mask, self.source, self.source_scales)
+
+    def grow(self, slots: int, used: int) -> None:
+        old, old_scales = self.written, self.written_scales
+        self.written, self.written_scales = self._room(len(old), slots)
+        blocks = padded(used) * self.width  # whole ones: a slot of keys lies all over its block
+        self.written[..., :blocks] = old[..., :blocks]
+        self.written_scales[..., :used] = old_scales[..., :used]
+
+    def take_slots(self, slots: Tensor) -> None:
+        b, kept = slots.shape
+        shape = (b, self.heads, -1, self.width)
+        blocked = (b, self.heads, -1, self.width, self.lanes)
+        keys = self.written[:, 0].view(blocked).transpose(3, 4).reshape(shape)
+        values = self.written[:, 1].view(shape)
+        scales = self.written_scales
+        self.written, self.written_scales = self._room(b, padded(kept))
+        index = slots[:, None, :, None].expand(-1, self.heads, -1, self.width)
+        taken = keys.new_zeros(b, self.heads, padded(kept), self.width)
+        taken[:, :, :kept] = keys.gather(2, index)
+        taken = taken.view(b, self.heads, -1, self.lanes, self.width).transpose(3, 4)
+        self.written[:, 0].view(blocked).copy_(taken)
+        self.written[:, 1].view(shape)[:, :, :kept] = values.gather(2, index)
+        index = slots[:, None, None, :].expand(-1, 2, self.heads, -1)
+        self.written_scales[..., :kept] = scales.gather(3, index)
+
+    def take_sentences(self, moved: Tensor, sources: Tensor, count: int) -> None:
+        for name in ("source", "source_scales", "written", "written_scales"):
+            setattr(self, name, moved_within(getattr(self, name), moved, sources)[:count])
+
+    def close(self) -> None:
+        """Nothing: this memory is small, and not handed on."""
