@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from multibranch import __version__
+from multibranch.cli.formatting import HelpFormatter
 from multibranch.cli.interrupts import STATUS, import_interruptible
 from multibranch.errors import UserError
 
@@ -116,7 +117,7 @@ def _parser(verb: str | None) -> _Parser:
                 name,
                 help=help_line,
                 description=module.__doc__,
-                formatter_class=argparse.RawDescriptionHelpFormatter,
+                formatter_class=HelpFormatter,
             )
             module.add_arguments(sub)
         else:

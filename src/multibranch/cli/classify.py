@@ -1,4 +1,4 @@
-"""Classify lines from standard input with a model that `multibranch train` fine-tuned.
+"""Classify lines from standard input with a fine-tuned encoder.
 
   multibranch classify runs/sst2 < reviews.txt > labels.tsv
   echo "What a film." | multibranch classify runs/sst2 --json

@@ -1,4 +1,4 @@
-"""Show the whole path on a built-in corpus: no files, no network, no GPU, a few minutes.
+"""Show the whole path on a built-in corpus in minutes: no files, network or GPU.
 
   multibranch demo
   multibranch demo --seed 2 --output runs/demo-2

@@ -1,8 +1,8 @@
 """Score a model on a split of its corpus.
 
   multibranch evaluate runs/mat
-  multibranch evaluate runs/mat --compare runs/baseline        is the difference more than chance?
-  multibranch evaluate runs/seed1 runs/seed2 runs/seed3        mean and deviation over seeds
+  multibranch evaluate runs/mat --compare runs/baseline    more than chance?
+  multibranch evaluate runs/seed1 runs/seed2 runs/seed3    mean and deviation
   multibranch evaluate runs/mat --split valid --json
 
 BLEU comes twice: as sacreBLEU computes it on detokenised text, and as multi-bleu.perl does on

@@ -1,6 +1,7 @@
-"""Write a trained model for another engine: CTranslate2 (fast, int8, no PyTorch) or ONNX.
+"""Write a trained model for another engine: CTranslate2 (fast, int8) or ONNX.
 
-  multibranch export runs/mat --format ctranslate2 --quantization int8 --output exported
+  multibranch export runs/mat --format ctranslate2 --quantization int8 \\
+      --output exported
   multibranch translate --engine ctranslate2 exported < input.de > output.en
 
   multibranch export runs/mat --format onnx --output exported

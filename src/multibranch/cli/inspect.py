@@ -1,7 +1,8 @@
 """Draw the attention of every branch for one sentence.
 
   multibranch inspect runs/mat "Ein Hund läuft über die Wiese."
-  multibranch inspect runs/mat "Ein Hund läuft." --target "A dog runs." --output pictures/dog
+  multibranch inspect runs/mat "Ein Hund läuft." --target "A dog runs." \\
+      --output pictures/dog
 
 Writes OUTPUT.png, with one heat map for every branch (rows target, columns source), a row of them
 for each layer and how much the branches have in common; and OUTPUT.html, a page that needs no

@@ -1,4 +1,4 @@
-"""Count the parameters of a model, or of every architecture in the paper's tables.
+"""Count the parameters of a model, or of every architecture in the paper.
 
 For a configuration file, the table shows where the parameters are (embeddings, encoder, decoder)
 and what they are (attention, feed-forward, norms). The vocabularies may be left out of the file

@@ -1,4 +1,4 @@
-"""Turn a corpus into a prepared folder: cleaned, tokenised, encoded, ready to train on.
+"""Turn a corpus into a prepared folder: cleaned, tokenised, ready to train on.
 
 A recipe knows a public corpus: where it lives, how it is cleaned and split, how it is tokenised and
 how large its vocabulary is. Without --from the files are fetched; with it they are taken from where
@@ -6,15 +6,19 @@ you have them: folders, files or archives, plain or .gz, .bz2, .xz, .zst, .tgz, 
 
   multibranch prepare --list
   multibranch prepare iwslt14-de-en --output prepared/iwslt14-de-en
-  multibranch prepare iwslt14-en-de --from ~/Downloads/de-en.tgz --output prepared/iwslt14-en-de
-  multibranch prepare glue --from glue_data --tasks mrpc rte --output prepared/glue
+  multibranch prepare iwslt14-en-de --from ~/Downloads/de-en.tgz \\
+      --output prepared/iwslt14-en-de
+  multibranch prepare glue --from glue_data --tasks mrpc rte \\
+      --output prepared/glue
 
 Your own text goes through the recipe "parallel", one sentence a line on each side. With --source
 and --target alone, validation and test pairs are held out of it:
 
-  multibranch prepare parallel --source corpus.de --target corpus.en --output prepared/mine
-  multibranch prepare parallel --train a.de.xz a.en.xz --valid b.de b.en --test c.de c.en \\
-      --languages de en --tokenised --merges 8000 --output prepared/mine
+  multibranch prepare parallel --source corpus.de --target corpus.en \\
+      --output prepared/mine
+  multibranch prepare parallel --train a.de.xz a.en.xz \\
+      --valid b.de b.en --test c.de c.en --languages de en \\
+      --tokenised --merges 8000 --output prepared/mine
 
 The folder holds the tokenizer, a memory-mapped store for each split, and manifest.json: what was
 kept, what was dropped and why, the settings and the checksums. It appears only when it is complete.

@@ -1,11 +1,11 @@
 """Serve translations over HTTP, with a page to try the model on.
 
-  multibranch serve runs/mat                                 http://127.0.0.1:8000
-  multibranch serve runs/mat --precision int8                large models, on a CPU: faster
-  multibranch serve exported --engine ctranslate2            what `multibranch export` wrote
+  multibranch serve runs/mat                         at http://127.0.0.1:8000
+  multibranch serve runs/mat --precision int8        faster where it is large
+  multibranch serve exported --engine ctranslate2    what `export` wrote
   multibranch serve runs/mat --host 0.0.0.0 --token-file token
 
-  curl localhost:8000/translate --json '{"text": "Ein Hund läuft.", "n_best": 3}'
+  curl localhost:8000/translate --json '{"text": "Ein Hund läuft."}'
 
 POST /translate takes a text or many, /translate/stream a document, /inspect shows the attention of
 every branch; GET /health, /metrics (Prometheus) and /model tell about the service, /docs describes

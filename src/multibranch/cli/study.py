@@ -1,11 +1,11 @@
-"""Run the paper's tables as experiments, and report them beside the paper's numbers.
+"""Run the paper's tables as experiments, and report them beside its numbers.
 
   multibranch study list                              what studies there are
-  multibranch study run multi30k-small --workers 4    all of its trials, or what is left of them
+  multibranch study run multi30k-small --workers 4    what is left of its trials
   multibranch study run table-1 --data prepared/iwslt14-de-en --seeds 1
   multibranch study run multi30k-small --only 'de-en.proximal.3-*.s1'
   multibranch study report multi30k-small             a page and a Markdown file
-  multibranch study import multi30k-small FOLDER      trials that were recorded elsewhere
+  multibranch study import multi30k-small FOLDER      trials recorded elsewhere
   multibranch study search multi30k-search --trials 30
 
 A study is a file of configs/studies, or one of your own given by its path; table-N is that table of
@@ -21,11 +21,13 @@ Exit status: 0 done, 1 some experiment failed, 2 something to put right, 130 sto
 import argparse
 from typing import Any
 
+from multibranch.cli.formatting import HelpFormatter
+
 OUTPUT = "runs/study"
-_LIST = """The studies there are, with the tables that they mirror, or the experiments of one.
+_LIST = """The studies there are, with the tables they mirror, or the experiments of one.
 
   multibranch study list
-  multibranch study list multi30k-small      its experiments, by the keys that `run --only` takes
+  multibranch study list multi30k-small     its experiments, for `run --only`
 """
 _RUN = """Run the trials of a study, or what is left of them.
 
@@ -37,18 +39,20 @@ _RUN = """Run the trials of a study, or what is left of them.
 Stopped anywhere, the same command goes on. Started twice, both share the work. A trial that failed
 is told at the end with its reason, and tried again with --retry-failed.
 """
-_REPORT = """Write the page and the Markdown file of a study: its numbers beside the paper's.
+_REPORT = """Write a study's page and Markdown file: its numbers beside the paper's.
 
   multibranch study report multi30k-small
-  multibranch study report multi30k-small --record study.json     and as data, to keep
-  multibranch study report multi30k-small --from study.json       from such data, without trials
+  multibranch study report multi30k-small --record study.json   as data, too
+  multibranch study report multi30k-small --from study.json     from such data
 
 What has been run so far is reported; more trials, and the same command again, make it complete.
 """
-_IMPORT = """Score trials that were recorded where only PyTorch is, and put them in the storage.
+_IMPORT = """Score trials recorded where only PyTorch is, and put them in the storage.
 
-  python benchmarks/study_gpu.py prepared/multi30k-de-en OUT --study multi30k-small --minutes 8
-  multibranch study import multi30k-small OUT --data de-en=prepared/multi30k-de-en
+  python benchmarks/study_gpu.py prepared/multi30k-de-en OUT \\
+      --study multi30k-small --minutes 8
+  multibranch study import multi30k-small OUT \\
+      --data de-en=prepared/multi30k-de-en
 
 Trials that the storage has already, run with the same settings, are left as they are.
 """
@@ -113,7 +117,7 @@ def _verb(verbs: Any, name: str, line: str, description: str) -> argparse.Argume
         name,
         help=line,
         description=description,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=HelpFormatter,
     )
     return added
 

@@ -1,8 +1,9 @@
 """Train a model from a YAML configuration.
 
-  multibranch train configs/iwslt14-de-en-mat.yaml --data.folder prepared/iwslt14-de-en
-  multibranch train configs/builtin.yaml --train.max_minutes 5 --model.branches 2
+  multibranch train configs/builtin.yaml --model.branches 2
   multibranch train configs/iwslt14-de-en-mat.yaml --two-stage
+  multibranch train configs/iwslt14-de-en-mat.yaml \\
+      --data.folder prepared/iwslt14-de-en --train.max_minutes 60
   torchrun --nproc-per-node 8 -m multibranch train configs/wmt14-en-de-mat.yaml
 
 Every key of the file can be given on the command line, after it, as --section.key value;

@@ -1,12 +1,12 @@
-"""Translate lines: one line of output for every line of input, in the same order.
+"""Translate lines: one line of output for every line of input, in order.
 
   multibranch translate runs/mat < input.de > output.en
   multibranch translate runs/mat --input input.de --output output.en --beam 8
-  multibranch translate runs/mat-1 runs/mat-2 runs/mat-3 < input.de      an ensemble
-  multibranch translate runs/mat --branches 1,3 < input.de               two branches of it only
-  multibranch translate runs/mat --n-best 5 < input.de                   line, score, text
+  multibranch translate runs/mat-1 runs/mat-2 < input.de      an ensemble
+  multibranch translate runs/mat --branches 1,3 < input.de    two branches only
+  multibranch translate runs/mat --n-best 5 < input.de        line, score, text
   multibranch translate runs/mat --sample --top-p 0.9 --seed 7 < input.de
-  multibranch translate --engine ctranslate2 exported < input.de         what `export` wrote
+  multibranch translate exported --engine ctranslate2 < input.de
 
 Input is UTF-8 text as people write it, and so is the output; with --tokenised both are words
 separated by blanks. A blank line stays blank. Input of any length is read, decoded and written in
