@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--noise",
         type=float,
         default=0.0,
-        help="noise on the copies, relative to the weights' deviation (default 0: exact copies)",
+        help="noise on the copies, relative to the weights' deviation (default: 0, exact copies)",
     )
     parser.add_argument(
         "--tile", action="store_true", help="repeat the branches of a model that has some already"

@@ -13,8 +13,10 @@ import argparse
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", help="a folder that `multibranch train` wrote")
-    parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
+    from multibranch.cli.searching import add_device
+
+    parser.add_argument("model", metavar="DIR", help="a folder that `multibranch train` wrote")
+    add_device(parser)
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
 
 

@@ -14,8 +14,19 @@ import sys
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--output", default="runs/demo", help="where everything goes")
-    parser.add_argument("--seed", type=int, default=1, help="weights, order, dropout, drop-branch")
+    parser.add_argument(
+        "--output",
+        default="runs/demo",
+        metavar="DIR",
+        help="where everything goes (default: runs/demo)",
+    )
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=1,
+        metavar="N",
+        help="of weights, order, dropout and drop-branch (default: 1)",
+    )
     parser.add_argument("--json", action="store_true", help="print the results as JSON")
 
 

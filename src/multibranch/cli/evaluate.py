@@ -17,6 +17,8 @@ from typing import Any
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    from multibranch.cli.searching import add_device
+
     parser.add_argument("models", nargs="+", metavar="DIR", help="model directories, one a seed")
     parser.add_argument("--data", metavar="FOLDER", help="prepared corpus (default: its own)")
     parser.add_argument(
@@ -33,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--valid-only", action="store_true", help="code: best output that parses")
     parser.add_argument("--output", metavar="FILE", help="write the first model's output here")
-    parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
+    add_device(parser)
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
 

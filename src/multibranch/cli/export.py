@@ -25,14 +25,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--quantization",
         metavar="NAME",
-        help="for ctranslate2: what the weights are stored in, such as int8 (default float32); "
+        help="for ctranslate2: what the weights are stored in, such as int8 (default: float32); "
         "one that it does not have is refused with a list of those it has",
     )
     parser.add_argument(
         "--positions",
         type=int,
         metavar="N",
-        help="for ctranslate2: the longest sequence, in tokens (default 2048)",
+        help="for ctranslate2: the longest sequence, in tokens (default: 2048)",
     )
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
 

@@ -50,7 +50,7 @@ class Program(NamedTuple):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from multibranch.cli.searching import add_search_arguments
+    from multibranch.cli.searching import add_device, add_search_arguments
 
     parser.add_argument("model", metavar="DIR", help="a model directory of the task code")
     parser.add_argument(
@@ -61,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--valid-only", action="store_true", help="prefer what parses among the beam's hypotheses"
     )
     parser.add_argument("--json", action="store_true", help="write one JSON object a description")
-    parser.add_argument("--device", default="auto", help="cpu, cuda or auto (default)")
+    add_device(parser)
     add_search_arguments(parser, differing=_HELP)
 
 

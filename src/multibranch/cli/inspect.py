@@ -13,6 +13,8 @@ import argparse
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    from multibranch.cli.searching import add_device
+
     parser.add_argument("model", metavar="DIR", help="a model directory")
     parser.add_argument("sentence", help="what to translate")
     parser.add_argument("--target", help="its translation, instead of the model's own")
@@ -23,8 +25,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="where the pictures go, without .png and .html (default: attention); a folder that is "
         "not there is made",
     )
-    parser.add_argument("--beam", type=int, help="width of the beam")
-    parser.add_argument("--device", default="cpu", help="auto, cpu (default) or cuda")
+    parser.add_argument("--beam", type=int, help="width of the beam (default: the model's)")
+    add_device(parser, default="cpu")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
 

@@ -117,7 +117,10 @@ def _add_running(group: Any) -> None:
     group.add_argument("--overwrite", action="store_true", help="replace the folder if it is there")
     group.add_argument("--jobs", type=int, metavar="N", help="processes (default: all processors)")
     group.add_argument(
-        "--cache", metavar="DIR", type=Path, help="where fetched files are kept (default: ~/.cache)"
+        "--cache",
+        metavar="DIR",
+        type=Path,
+        help="where fetched files are kept (default: ~/.cache/multibranch)",
     )
 
 

@@ -11,22 +11,34 @@ if TYPE_CHECKING:
     from multibranch.decoding import Translator
 
 _OPTIONS = {
-    "beam": (int, "hypotheses kept alive for every sentence; 1 is greedy search"),
-    "n_best": (int, "hypotheses to give for every line, at most --beam (default 1)"),
+    "beam": (int, "hypotheses kept alive for every sentence; 1 is greedy search (default: 5)"),
+    "n_best": (int, "hypotheses to give for every line, at most --beam (default: 1)"),
     "length_penalty": (
         float,
-        "α of score = log-probability / length^α; more prefers longer output",
+        "α of score = log-probability / length^α; more prefers longer output (default: 1)",
     ),
-    "min_length": (int, "no output has fewer tokens"),
+    "min_length": (int, "no output has fewer tokens (default: 0)"),
     "max_length": (int, "no output has more tokens (default: a multiple of the source's)"),
-    "max_ratio": (float, "without --max-length: so many times the source's tokens (default 1.5) …"),
-    "max_extra": (int, "… and so many more (default 10)"),
-    "repetition_penalty": (float, "above 1, makes tokens that the output already has less likely"),
-    "no_repeat_ngram": (int, "no sequence of so many tokens comes twice"),
-    "temperature": (float, "with --sample: below 1 sharpens the distribution, above 1 flattens it"),
+    "max_ratio": (
+        float,
+        "without --max-length: so many times the source's tokens (default: 1.5) …",
+    ),
+    "max_extra": (int, "… and so many more (default: 10)"),
+    "repetition_penalty": (
+        float,
+        "above 1, makes tokens that the output already has less likely (default: 1)",
+    ),
+    "no_repeat_ngram": (int, "no sequence of so many tokens comes twice (default: 0, any may)"),
+    "temperature": (
+        float,
+        "with --sample: below 1 sharpens the distribution, above 1 flattens it (default: 1)",
+    ),
     "top_k": (int, "with --sample: draw from so many most probable tokens (default: all)"),
-    "top_p": (float, "with --sample: draw from the fewest tokens of this total probability"),
-    "seed": (int, "with --sample: fixes the draws (default 1)"),
+    "top_p": (
+        float,
+        "with --sample: draw from the fewest tokens of this total probability (default: 1)",
+    ),
+    "seed": (int, "with --sample: fixes the draws (default: 1)"),
 }
 _OF_SAMPLING = {"temperature", "top_k", "top_p", "seed"}
 
@@ -49,13 +61,18 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
         "--engine",
         default="torch",
         choices=["torch", "ctranslate2"],
-        help="what decodes; ctranslate2 takes what `multibranch export` wrote (default torch)",
+        help="what decodes; ctranslate2 takes what `multibranch export` wrote (default: torch)",
     )
-    parser.add_argument("--device", default="auto", help="cpu, cuda or auto (default)")
+    add_device(parser)
     add_precision(parser)
     parser.add_argument(
         "--cuda-graphs", action="store_true", help="replay recorded steps; needs a GPU"
     )
+
+
+def add_device(parser: argparse.ArgumentParser, *, default: str = "auto") -> None:
+    """Where to compute."""
+    parser.add_argument("--device", default=default, help=f"auto, cpu or cuda (default: {default})")
 
 
 def add_precision(parser: argparse.ArgumentParser) -> None:
@@ -64,7 +81,7 @@ def add_precision(parser: argparse.ArgumentParser) -> None:
         "--precision",
         default="float32",
         choices=["float32", "bfloat16", "float16", "int8"],
-        help="what to compute in (default float32); int8, on a CPU, makes models of millions of "
+        help="what to compute in (default: float32); int8, on a CPU, makes models of millions of "
         "weights faster and changes translations a little",
     )
 
@@ -76,7 +93,9 @@ def add_search_arguments(
 
     `differing`: the help of options that mean something else for this verb.
     """
-    group = parser.add_argument_group("search", "defaults are those of the model directory")
+    group = parser.add_argument_group(
+        "search", "what the model directory says goes before these defaults"
+    )
     for name, (kind, what) in _OPTIONS.items():
         group.add_argument(
             f"--{name.replace('_', '-')}",

@@ -18,7 +18,7 @@ are logged. SIGTERM and Ctrl-C finish what is in flight.
 
 import argparse
 
-from multibranch.cli.searching import add_precision
+from multibranch.cli.searching import add_device, add_precision
 from multibranch.serve.options import Limits
 
 _LIMITS = {
@@ -40,13 +40,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--engine",
         default="torch",
         choices=["torch", "ctranslate2"],
-        help="what decodes; ctranslate2 takes what `multibranch export` wrote (default torch)",
+        help="what decodes; ctranslate2 takes what `multibranch export` wrote (default: torch)",
     )
-    parser.add_argument("--host", default="127.0.0.1", help="where to listen (default 127.0.0.1)")
+    parser.add_argument("--host", default="127.0.0.1", help="where to listen (default: 127.0.0.1)")
     parser.add_argument(
-        "--port", type=int, default=8000, help="where to listen; 0: any free one (default 8000)"
+        "--port", type=int, default=8000, help="where to listen; 0: any free one (default: 8000)"
     )
-    parser.add_argument("--device", default="auto", help="cpu, cuda or auto (default)")
+    add_device(parser)
     add_precision(parser)
     parser.add_argument(
         "--token-file", metavar="FILE", help="a file with the bearer token that clients must send"
@@ -63,27 +63,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=5.0,
         metavar="MS",
-        help="how long a text waits for others to be translated with (default 5)",
+        help="how long a text waits for others to be translated with (default: 5)",
     )
     parser.add_argument(
         "--batch-tokens",
         type=int,
         metavar="N",
-        help="source tokens translated together (default 1024 a core; 8192 on a GPU)",
+        help="source tokens translated together (default: 1024 a core; 8192 on a GPU)",
     )
     parser.add_argument(
         "--branch-choices",
         type=int,
         default=8,
         metavar="N",
-        help="choices of branches kept ready, each with a copy of the weights (default 8)",
+        help="choices of branches kept ready, each with a copy of the weights (default: 8)",
     )
     parser.add_argument(
         "--grace-seconds",
         type=float,
         default=30.0,
         metavar="S",
-        help="how long SIGTERM lets requests in flight take (default 30)",
+        help="how long SIGTERM lets requests in flight take (default: 30)",
     )
     parser.add_argument("--quiet", action="store_true", help="no line for every request")
     group = parser.add_argument_group("limits", "what a request may ask for")
@@ -96,7 +96,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             type=type(default),
             default=default,
             metavar="N",
-            help=f"{what} (default {default:,})",
+            help=f"{what} (default: {default:,.10g})",
         )
 
 

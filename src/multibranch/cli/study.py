@@ -22,6 +22,7 @@ import argparse
 from typing import Any
 
 from multibranch.cli.formatting import HelpFormatter
+from multibranch.cli.searching import add_device
 
 OUTPUT = "runs/study"
 _LIST = """The studies there are, with the tables they mirror, or the experiments of one.
@@ -84,7 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_place(run)
     _add_choice(run)
     run.add_argument("--workers", type=int, help="processes (default: 4 on a GPU, 1 on a CPU)")
-    run.add_argument("--device", default="auto", help="auto (the default), cpu or cuda")
+    add_device(run)
     run.add_argument(
         "--lease", type=float, default=60.0, metavar="SECONDS", help="silence after which a worker "
         "counts as gone and its trial is taken up by another (default: 60)",
@@ -108,7 +109,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_place(search)
     search.add_argument("--trials", type=int, help="trials in all (default: the study's)")
     search.add_argument("--seed", type=int, default=1, help="of search and models (default: 1)")
-    search.add_argument("--device", default="auto", help="auto (the default), cpu or cuda")
+    add_device(search)
     search.add_argument("--json", action="store_true", help="print the best trials as JSON")
 
 

@@ -42,8 +42,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="what each output begins with, a line for every line of input",
     )
     parser.add_argument("--json", action="store_true", help="write one JSON object a line")
-    parser.add_argument("--chunk", type=int, help="lines to read and sort at a time")
-    parser.add_argument("--batch-tokens", type=int, help="source tokens to decode together")
+    parser.add_argument(
+        "--chunk",
+        type=int,
+        metavar="N",
+        help="lines to read and sort at a time (default: 512, on a GPU 16384)",
+    )
+    parser.add_argument(
+        "--batch-tokens",
+        type=int,
+        metavar="N",
+        help="source tokens to decode together (default: 1024, with ctranslate2 256, fewer with a "
+        "beam above 5; on a GPU what its memory holds)",
+    )
     parser.add_argument("--quiet", action="store_true", help="no progress")
     add_search_arguments(parser)
 
