@@ -1,7 +1,7 @@
 """The HTTP interface: what can be asked, what is answered, and its OpenAPI description."""
 
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib import resources
 from typing import Any
@@ -38,6 +38,7 @@ from multibranch.serve.messages import (
     TranslationAnswer,
     problem,
 )
+from multibranch.serve.mistakes import mistake
 from multibranch.serve.reference import reference_page
 from multibranch.serve.service import ClientGone, Service, TooLong, since, while_connected
 from multibranch.serve.streaming import Document
@@ -54,9 +55,6 @@ Texts of many clients are translated in common batches. Every problem is answere
 `{"error": "a sentence"}`. Nothing of a request is kept or logged but sizes and times."""
 
 _NO_JSON = "the body is no JSON"
-_FIELDS = {
-    name for body in (TranslateBody, DocumentBody, InspectBody) for name in body.model_fields
-}
 _UNAUTHORISED = problem(
     401, "The service has a bearer token, and it was not sent.", WWW_Authenticate="Bearer"
 )
@@ -222,8 +220,8 @@ def _add_handlers(app: FastAPI, service: Service) -> None:
         return say(422, " ".join(str(error).split()))
 
     @app.exception_handler(RequestValidationError)
-    async def invalid(_: Request, error: RequestValidationError) -> Response:
-        return say(*_invalid(error))
+    async def invalid(request: Request, error: RequestValidationError) -> Response:
+        return say(*_invalid(error, _body(app, request)))
 
     @app.exception_handler(QueueFull)
     async def full(_: Request, error: QueueFull) -> Response:
@@ -355,8 +353,16 @@ def _model(service: Service) -> ModelAnswer:
     )
 
 
-def _invalid(error: RequestValidationError) -> tuple[int, str]:
-    """The status and one problem, by its place; never the value, which may be anything."""
+def _body(app: FastAPI, request: Request) -> dict[str, Any]:
+    """The description of what the body of a request holds."""
+    description = app.openapi()
+    operation = description["paths"][request.scope["route"].path][request.method.lower()]
+    name = operation["requestBody"]["content"]["application/json"]["schema"]["$ref"]
+    return description["components"]["schemas"][name.rpartition("/")[2]]
+
+
+def _invalid(error: RequestValidationError, body: dict[str, Any]) -> tuple[int, str]:
+    """The status and one problem of a body that is described by `body`."""
     errors = error.errors()
     if errors[0]["type"] == "json_invalid":
         return 400, _NO_JSON
@@ -364,21 +370,4 @@ def _invalid(error: RequestValidationError) -> tuple[int, str]:
         return 422, "the body is empty: send a JSON object; /docs shows what is in it"
     if isinstance(error.body, bytes):  # it was not read as JSON
         return 415, "send the body as JSON, with the header Content-Type: application/json"
-    return 422, _wrong_field(errors)
-
-
-def _wrong_field(errors: Sequence[Any]) -> str:
-    # Where a field may be of several types each has an error; the deepest is of the one meant, and
-    # so is that of a list which is too short.
-    places = [[p for p in e["loc"][1:] if isinstance(p, int) or p in _FIELDS] for e in errors]
-    first, loc = max(
-        zip(errors, places), key=lambda pair: (len(pair[1]), pair[0]["type"] == "too_short")
-    )
-    place = [str(part + 1) if isinstance(part, int) else part for part in loc]
-    if first["type"] == "string_unicode":
-        return (
-            f"{'.'.join(place) or 'a text'} holds half of a surrogate pair, which is no character"
-        )
-    if first["type"] == "extra_forbidden":
-        return "the body has a field that is not known here; /docs lists them"
-    return f"{'.'.join(place)}: {first['msg']}" if place else "the body must be a JSON object"
+    return 422, mistake(body, errors)
