@@ -100,10 +100,11 @@ def test_scores_are_those_of_the_outputs_with_their_signatures(
 @pytest.mark.parametrize(
     ("words", "sentences", "said"),
     [
-        ([], 12, " on test"),
-        (["--limit", 12], 12, " on test"),
-        (["--limit", 5], 5, " on the first 5 sentences of test"),
-        (["--limit", 1], 1, " on the first 1 sentence of test"),
+        ([], 12, " on test, 12 sentences"),
+        (["--limit", 12], 12, " on test, 12 sentences"),
+        (["--limit", 99], 12, " on test, 12 sentences"),
+        (["--limit", 5], 5, " on test, the first 5 of 12 sentences"),
+        (["--limit", 1], 1, " on test, the first 1 of 12 sentences"),
     ],
 )
 def test_a_result_says_how_many_sentences_were_scored(

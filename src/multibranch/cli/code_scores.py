@@ -3,6 +3,7 @@
 import sys
 from typing import Any
 
+from multibranch.cli.output import scored
 from multibranch.errors import counted
 
 _NAMES = {
@@ -16,15 +17,18 @@ _NAMES = {
 }
 
 
-def show_code_scores(result: dict[str, Any]) -> None:
-    """Print what `tasks.code.evaluate_code` found; all numbers but BLEU are percentages."""
+def show_code_scores(result: dict[str, Any], *, whole: int) -> None:
+    """Print what `tasks.code.evaluate_code` found; all numbers but BLEU are percentages.
+
+    `whole`: how many outputs there would be for the whole split.
+    """
     from rich.console import Console
     from rich.table import Table
 
     console = Console(file=sys.stdout, highlight=False)
-    title = f"{result['model']} ({result['language']}) on {result['split']}"
-    outputs = counted(result["outputs"], "output")
-    table = Table(title=f"{title}, {outputs}", title_justify="left")
+    outputs = scored(result["split"], result["outputs"], whole, "output")
+    title = f"{result['model']} ({result['language']}) on {outputs}"
+    table = Table(title=title, title_justify="left")
     table.add_column("metric")
     plain = result.get("without_valid_only")
     table.add_column("score" if plain is None else "valid only", justify="right")

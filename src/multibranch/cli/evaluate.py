@@ -31,7 +31,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--length-penalty", type=float, help="α (default: the model's)")
     parser.add_argument("--branches", metavar="1,3", help="decode with these branches only, from 1")
     parser.add_argument(
-        "--limit", type=int, help="score only the first so many sentences; the result says so"
+        "--limit",
+        type=int,
+        metavar="N",
+        help="score only the first N sentences or descriptions; the result says so",
     )
     parser.add_argument("--valid-only", action="store_true", help="code: best output that parses")
     parser.add_argument("--output", metavar="FILE", help="write the first model's output here")
@@ -95,7 +98,8 @@ def _evaluate_code(args: argparse.Namespace) -> None:
 
     split = args.split or "test"
     data = data_of(args.models[0], args.data)
-    total = len(data.lines(split, "source")[: args.limit])
+    whole = len(data.lines(split, "source"))
+    total = min(whole, args.limit or whole)
     with counting(f"decoding {args.models[0]}", total) as progress:
         result = evaluate_code(
             args.models[0],
@@ -112,7 +116,7 @@ def _evaluate_code(args: argparse.Namespace) -> None:
     if args.json:
         print(json.dumps(result, indent=2, ensure_ascii=False))
     else:
-        show_code_scores(result)
+        show_code_scores(result, whole=whole)
 
 
 def _evaluate_translation(args: argparse.Namespace) -> None:
@@ -184,13 +188,11 @@ def _show(result: dict[str, Any], *, whole: int) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from multibranch.errors import counted
+    from multibranch.cli.output import scored
 
-    scored = result["split"]
-    if result["sentences"] < whole:
-        scored = f"the first {counted(result['sentences'], 'sentence')} of {scored}"
+    sentences = scored(result["split"], result["sentences"], whole, "sentence")
     console = Console(file=sys.stdout, highlight=False)
-    table = Table(title=f"{result['model']} on {scored}", title_justify="left")
+    table = Table(title=f"{result['model']} on {sentences}", title_justify="left")
     table.add_column("metric")
     table.add_column("score", justify="right")
     seeds = result.get("seeds")

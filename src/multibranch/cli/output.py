@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from multibranch.errors import UserError
+from multibranch.errors import UserError, counted
 
 
 def print_result(
@@ -48,6 +48,13 @@ def print_scores(
     print_result([row], as_json=False, title=title)
     for name, signature in signatures.items():
         print(f"{name}: {signature}")
+
+
+def scored(split: str, number: int, whole: int, noun: str) -> str:
+    """What of a split was scored, for a title: all that it has, or how many of them."""
+    if number == whole:
+        return f"{split}, {counted(number, noun)}"
+    return f"{split}, the first {number:,} of {counted(whole, noun)}"
 
 
 def check_writable(path: str) -> None:
