@@ -1,5 +1,6 @@
 """Folders: complete or absent, whatever happens while one takes another's place."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -103,9 +104,37 @@ def test_a_place_where_nothing_could_be_made_is_refused(
 ) -> None:
     check_place(tmp_path / "new" / "model", "--output")
     assert not (tmp_path / "new").exists(), "it only looks"
+    assert list(tmp_path.iterdir()) == []
     (tmp_path / "file").touch()
-    with pytest.raises(UserError, match="file is a file and can hold nothing: choose another --o"):
-        check_place(tmp_path / "file" / "new" / "model", "--output")
-    monkeypatch.setattr("os.access", lambda path, mode: path != tmp_path)
-    with pytest.raises(UserError, match=r"may not be written to: choose another train\.output"):
-        check_place(tmp_path / "new" / "model", "train.output")
+    place = tmp_path / "file" / "new" / "model"
+    with pytest.raises(UserError) as caught:
+        check_place(place, "--output")
+    assert str(caught.value) == (
+        f"{place} cannot be written: {tmp_path / 'file'} is a file; choose another --output"
+    )
+
+    def refuse(**_: object) -> str:
+        raise PermissionError(errno.EACCES, "Permission denied", str(tmp_path / ".new.abc"))
+
+    monkeypatch.setattr("tempfile.mkdtemp", refuse)
+    place = tmp_path / "new" / "model"
+    with pytest.raises(UserError) as caught:
+        check_place(place, "train.output")
+    assert str(caught.value) == (
+        f"{place} cannot be written: nothing can be made in {tmp_path} (Permission denied); choose "
+        "another train.output"
+    )
+
+
+def test_a_folder_that_is_filled_is_looked_at_itself(tmp_path: Path) -> None:
+    place = tmp_path / "place"
+    place.touch()
+    check_place(place, "--output")  # a file that could be replaced
+    with pytest.raises(UserError, match="place cannot be written: it is a file; choose another"):
+        check_place(place, "--output", filled=True)
+
+
+def test_an_error_that_names_no_file_gets_a_name() -> None:
+    with pytest.raises(OSError) as caught, disk.naming("out.txt"):
+        Path("/dev/full").write_text("a")
+    assert caught.value.filename == "out.txt"

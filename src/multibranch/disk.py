@@ -40,16 +40,36 @@ def replaced_folder(folder: Path) -> Iterator[Path]:
         shutil.rmtree(new, ignore_errors=True)
 
 
-def check_place(place: Path, option: str) -> None:
+def check_place(place: Path, option: str, *, filled: bool = False) -> None:
     """Refuse, before any work for it, a place where no file or folder could be made.
 
     option: what the person named it with, for the message.
+    filled: a folder that stands there already is not replaced, but written into.
     """
-    parent = next(parent for parent in place.absolute().parents if parent.exists())
+    places = [place, *place.absolute().parents] if filled else place.absolute().parents
+    parent = next(each for each in places if each.exists())
     if not parent.is_dir():
-        raise UserError(f"{parent} is a file and can hold nothing: choose another {option}")
-    if not os.access(parent, os.W_OK):
-        raise UserError(f"{parent} may not be written to: choose another {option}")
+        why = "it" if parent == place else parent
+        raise UserError(f"{place} cannot be written: {why} is a file; choose another {option}")
+    try:
+        # Asking for rights is not enough: root has them all, and /proc still takes nothing.
+        Path(tempfile.mkdtemp(prefix=_NEW, dir=parent)).rmdir()
+    except OSError as error:
+        raise UserError(
+            f"{place} cannot be written: nothing can be made in {parent} ({error.strerror}); "
+            f"choose another {option}"
+        ) from None
+
+
+@contextmanager
+def naming(place: str | Path) -> Iterator[None]:
+    """Inside, an error of the disk that names no file, as one of a full disk, names `place`."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = str(place)
+        raise
 
 
 def umask() -> int:

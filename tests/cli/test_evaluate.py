@@ -1,6 +1,7 @@
 """`evaluate` and `inspect` as they are called: results, comparisons, and what they refuse."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -237,27 +238,62 @@ def test_an_output_that_may_not_be_written_is_refused_before_decoding(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    denied: list[Path] = []
-    monkeypatch.setattr("os.access", lambda path, mode: Path(path) not in denied)
     monkeypatch.setattr(evaluation, "decode_split", None)  # what is called now would be an error
     file = tmp_path / "out.txt"
-    for refusing in (tmp_path, file):
-        denied[:] = [refusing]
-        status, out, error = called(capsys, "evaluate", models[0], "--output", file)
-        assert (status, out) == (2, "")
-        assert (
-            error == f"multibranch evaluate: {file} may not be written: choose another --output\n"
-        )
-        file.touch()
+    file.touch()
+    monkeypatch.setattr("os.access", lambda path, mode: Path(path) != file)
+    for place, said in (
+        (file, f"{file} may not be written: choose another --output"),
+        (file / "x", f"{file}/x cannot be written: {file} is a file; choose another --output"),
+        (tmp_path, f"{tmp_path} is a folder: give --output a file"),
+        (tmp_path / "a/b", f"there is no folder {tmp_path}/a to write b to; make it"),
+    ):
+        status, out, error = called(capsys, "evaluate", models[0], "--output", place)
+        assert (status, out, error) == (2, "", f"multibranch evaluate: {said}\n")
 
 
-def test_an_output_that_cannot_be_written_is_one_line(
-    models: list[Path], capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    "words",
+    [
+        "demo --output /proc/x",
+        "prepare parallel --source lines.de --target lines.en --output /proc/x",
+        "prepare multi30k-de-en --output /proc/x",
+        "train config.yaml --train.output /proc/x",
+        "train config.yaml --two-stage --train.output /proc/x",
+        "train config.yaml --data.folder null --train.output /proc/x",
+        "branch MODEL --branches 4 --tile --output /proc/x",
+        "translate MODEL --input lines.de --output /proc/x",
+        "evaluate MODEL --output /proc/x",
+        "inspect MODEL ein --output /proc/x",
+        "export MODEL --format onnx --output /proc/x",
+        "study run builtin --output /proc/x",
+        "study search builtin --output /proc/x",
+        "study import builtin FOLDER --output /proc/x",
+        "study report builtin --output /proc/x",
+        "study report builtin --html /proc/x",
+    ],
+)
+def test_a_place_that_takes_nothing_is_named_in_one_line(
+    words: str,
+    models: list[Path],
+    data: PreparedData,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    status, _, error = called(capsys, "branch", models[0], "--branches", 4, "--output", "/proc/x/y")
-    assert status == 2
-    assert len(error.splitlines()) == 1
-    assert error.startswith("multibranch branch: ")
+    monkeypatch.chdir(tmp_path)
+    for name in ("lines.de", "lines.en"):
+        Path(name).write_text("ein Satz\n" * 9)
+    Path("config.yaml").write_text(
+        f"data: {{folder: {data.folder}}}\nmodel: {{branches: 2}}\ntrain: {{max_updates: 1}}\n"
+    )
+    status, out, error = called(capsys, *words.replace("MODEL", str(models[0])).split())
+    assert (status, out) == (2, "")
+    line = error.splitlines()[-1]
+    assert re.search(r" /proc/x:? ", line), line
+    assert "No such file or directory" in line
+    assert "/." not in line
+    assert len(error.splitlines()) == (2 if "parallel" in words else 1)  # it tells what it is at
 
 
 def test_inspect_makes_the_folder_of_its_pictures(
@@ -272,7 +308,7 @@ def test_inspect_makes_the_folder_of_its_pictures(
     status, out, error = called(capsys, *words)
     assert (status, out) == (2, "")
     place = tmp_path / "file"
-    said = f"{place} is a file and can hold nothing: choose another --output"
+    said = f"{place}/dog cannot be written: {place} is a file; choose another --output"
     assert error == f"multibranch inspect: {said}\n"
 
 

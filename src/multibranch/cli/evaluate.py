@@ -122,6 +122,7 @@ def _evaluate_code(args: argparse.Namespace) -> None:
 def _evaluate_translation(args: argparse.Namespace) -> None:
     from pathlib import Path
 
+    from multibranch.disk import naming
     from multibranch.tasks import evaluation
 
     args.split = args.split or "test"
@@ -147,9 +148,9 @@ def _evaluate_translation(args: argparse.Namespace) -> None:
         result["comparison"] = evaluation.compare(outputs[0], baseline)
         result["comparison"]["with"] = args.compare
     if args.output:
-        Path(args.output).write_text(
-            "".join(line + "\n" for line in outputs[0].lines), encoding="utf-8"
-        )
+        text = "".join(line + "\n" for line in outputs[0].lines)
+        with naming(args.output):
+            Path(args.output).write_text(text, encoding="utf-8")
     if args.json:
         import json
 

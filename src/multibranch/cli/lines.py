@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+from multibranch.disk import naming, umask
 from multibranch.errors import UserError
 
 
@@ -104,7 +105,7 @@ def open_output(path: str | None) -> Iterator[BinaryIO]:
         return
     if Path(path).is_dir():
         raise UserError(f"cannot write {path}: it is a folder")
-    with ExitStack() as stack:
+    with naming(path), ExitStack() as stack:
         try:
             before = _status(path)
             if before is None or stat.S_ISREG(before.st_mode):
@@ -120,15 +121,13 @@ def open_output(path: str | None) -> Iterator[BinaryIO]:
 def _status(path: str) -> os.stat_result | None:
     try:
         return Path(path).stat()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
 
 
 @contextmanager
 def _replacing(place: Path, mode: int | None) -> Iterator[BinaryIO]:
     """A new file that takes its place in the end; the mode is the user's usual one for None."""
-    from multibranch.disk import umask
-
     handle, name = tempfile.mkstemp(prefix=f".{place.name}.", dir=place.parent)
     try:
         with os.fdopen(handle, "wb") as stream:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from multibranch.disk import check_place
 from multibranch.errors import UserError, counted
 
 
@@ -62,9 +63,11 @@ def check_writable(path: str) -> None:
     place = Path(path)
     if place.is_dir():
         raise UserError(f"{path} is a folder: give --output a file")
-    if not place.parent.is_dir():
+    if not place.parent.exists():
         raise UserError(f"there is no folder {place.parent} to write {place.name} to; make it")
-    if not os.access(place if place.exists() else place.parent, os.W_OK):
+    if not place.exists():
+        check_place(place, "--output")
+    elif not os.access(place, os.W_OK):
         raise UserError(f"{path} may not be written: choose another --output")
 
 

@@ -206,10 +206,13 @@ def _bench(args: argparse.Namespace) -> Any:
     """The study with its data and folders."""
     from pathlib import Path
 
+    from multibranch.disk import check_place
     from multibranch.study.bench import Bench, parse_data
     from multibranch.study.plan import load_study
 
     study = load_study(args.name)
+    if getattr(args, "source", None) is None:  # a recorded study has no storage there
+        check_place(Path(args.output), "--output", filled=True)
     words = [word for folder in args.data for word in ("--data", folder)]
     return Bench(
         study=study,

@@ -16,7 +16,16 @@ from typing import Any
 
 from multibranch import __version__
 from multibranch.data.files import Source
-from multibranch.disk import alive, exchange, full_disk, recover, sha256, sync, write_json
+from multibranch.disk import (
+    alive,
+    check_place,
+    exchange,
+    full_disk,
+    recover,
+    sha256,
+    sync,
+    write_json,
+)
 from multibranch.errors import UserError
 
 MANIFEST = "manifest.json"
@@ -37,15 +46,10 @@ class Workshop:
                 f"{self.output} holds something other than a prepared corpus; choose another "
                 "--output."
             )
-        try:
-            self.output.parent.mkdir(parents=True, exist_ok=True)
-            self._sweep()
-            self.folder.mkdir()
-        except OSError as error:
-            raise UserError(
-                f"{self.output.parent} cannot be written to ({error.strerror}); choose another "
-                "--output."
-            ) from error
+        check_place(self.output, "--output")
+        self.output.parent.mkdir(parents=True, exist_ok=True)
+        self._sweep()
+        self.folder.mkdir()
         return self.folder
 
     def __exit__(

@@ -25,6 +25,7 @@ from multibranch.data.recipe import Cleaning, Corpus, Part, Recipe
 from multibranch.data.store import SIDES, SPLITS, StoreWriter
 from multibranch.data.tokenising import Tokenise, Tokenised, too_different
 from multibranch.data.workers import default_jobs, map_lots
+from multibranch.disk import check_place
 from multibranch.errors import UserError, counted
 from multibranch.text import UNK, TextPipeline, TextSettings, WordCounter, learn_bpe, learn_words
 
@@ -58,6 +59,8 @@ def prepare(
         done = finished(output, _request(recipe, skip_bad_lines=skip_bad_lines))
         if done is not None:
             return done, False
+    if not places:
+        check_place(output, "--output")  # fetching may take hours
     places = places or _fetched(recipe, cache, progress)
     if not isinstance(recipe, Recipe):
         return prepare_glue(

@@ -10,7 +10,7 @@ from torch import nn
 
 from multibranch import __version__
 from multibranch.directory import EXPORTED, check_folder, read_json
-from multibranch.disk import replaced_folder, write_json
+from multibranch.disk import check_place, replaced_folder, write_json
 from multibranch.errors import UserError
 from multibranch.text import TextPipeline
 
@@ -28,9 +28,10 @@ def pytorchs_threads_kept() -> Iterator[None]:
 
 
 def check_output(folder: Path) -> None:
-    """Refuse to write over anything."""
+    """Refuse to write over anything, and where nothing can be written."""
     if folder.exists() or folder.is_symlink():
         raise UserError(f"{folder} exists already: choose another --output, or remove it")
+    check_place(folder, "--output")
 
 
 def check_finite(model: nn.Module, *, largest: float | None = None) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from multibranch import __version__
 from multibranch.directory import read_json
-from multibranch.disk import write_json
+from multibranch.disk import check_place, write_json
 from multibranch.errors import UserError, counted
 from multibranch.study.bench import Bench
 from multibranch.study.experiment import Experiment
@@ -34,6 +34,12 @@ def write_report(
     tell: Tell,
 ) -> dict[str, Any]:
     """Write the page, the Markdown file and, where asked for, the record; the files and cells."""
+    page_path = Path(html) if html else bench.output / f"{bench.study.name}.html"
+    text_path = Path(markdown) if markdown else page_path.with_suffix(".md")
+    check_place(page_path, "--html" if html else "--output")
+    check_place(text_path, "--markdown")
+    if record:
+        check_place(Path(record), "--record")
     results = read_recorded(source, bench) if source else from_storage(bench, url, tell)
     if not results.cells:
         raise UserError(
@@ -43,8 +49,6 @@ def write_report(
     from multibranch.study import markdown as text
     from multibranch.study.page import page
 
-    page_path = Path(html) if html else bench.output / f"{bench.study.name}.html"
-    text_path = Path(markdown) if markdown else page_path.with_suffix(".md")
     files = []
     for path, content in ((page_path, page(results)), (text_path, text.markdown(results))):
         path.parent.mkdir(parents=True, exist_ok=True)

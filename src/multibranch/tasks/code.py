@@ -14,6 +14,7 @@ from typing import Any
 from multibranch.data import PreparedData
 from multibranch.decoding import Hypothesis, Translator
 from multibranch.directory import load_text, read_config
+from multibranch.disk import naming
 from multibranch.errors import UserError, counted
 from multibranch.metrics import (
     Score,
@@ -171,7 +172,8 @@ def evaluate_code(
     result["signatures"] = {name: score.signature for name, score in scores.items()}
     if output is not None:
         text = "".join(line + "\n" for line in chosen.lines)
-        Path(output).write_text(text, encoding="utf-8")
+        with naming(output):
+            Path(output).write_text(text, encoding="utf-8")
     return result
 
 

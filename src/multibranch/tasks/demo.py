@@ -19,7 +19,7 @@ from multibranch.decoding.page import write_page
 from multibranch.decoding.picture import draw
 from multibranch.decoding.translator import saved_options
 from multibranch.directory import load_model
-from multibranch.disk import write_json
+from multibranch.disk import check_place, write_json
 from multibranch.errors import UserError
 from multibranch.metrics import bleu, paired_bootstrap
 from multibranch.nn import branch_similarity
@@ -77,6 +77,7 @@ def run(
     """Run the demo in `folder`; give back what results.json holds."""
     began = time.monotonic()
     folder, settings = Path(folder), settings or DemoSettings()
+    check_place(folder, "--output", filled=True)
     tell("Generating the corpus: Valdish, a German-like language, to English")
     data = PreparedData.open(builtin("translation", folder / "corpus", pairs=settings.pairs))
     trained = _train_all(folder, data, settings, seed, tell)

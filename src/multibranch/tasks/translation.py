@@ -6,6 +6,7 @@ from typing import Any
 
 from multibranch.data import PreparedData
 from multibranch.data.builtin import builtin
+from multibranch.disk import check_place
 from multibranch.errors import UserError
 from multibranch.nn import MultiBranchTransformer
 from multibranch.training import Config, Outcome, Trainer
@@ -20,6 +21,7 @@ def open_data(config: Config) -> PreparedData:
     place = Path(config.train.output).parent / f"builtin-{data.builtin}-{data.builtin_pairs}"
 
     def prepare() -> None:
+        check_place(Path(config.train.output), "train.output", filled=True)
         builtin(data.builtin, place, pairs=data.builtin_pairs)
 
     join(config.train.device).first_does(prepare)
@@ -71,6 +73,7 @@ def two_stage(config: Config, *, quiet: bool = False) -> list[tuple[str, Outcome
     if config.train.init_from is not None:
         raise UserError("--two-stage trains its own first stage: remove train.init_from")
     folder = Path(config.train.output)
+    join(config.train.device).first_does(lambda: check_place(folder, "train.output", filled=True))
     first = dataclasses.replace(
         config,
         model=dataclasses.replace(config.model, branches=1, drop_branch=0.0, drop_ffn=None),

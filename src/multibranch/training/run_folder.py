@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import IO
 
 from multibranch import configuration
-from multibranch.disk import clean_up, sync
+from multibranch.disk import check_place, clean_up, sync
 from multibranch.errors import UserError
 from multibranch.training.config import Config
 
@@ -54,6 +54,7 @@ class RunFolder:
             raise UserError(
                 f"{self.path} is not empty and holds no run: choose another train.output"
             )
+        check_place(self.path, "train.output", filled=True)
         self.path.mkdir(parents=True, exist_ok=True)
         self._acquire()
         clean_up(self.path)
