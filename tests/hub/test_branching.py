@@ -1,5 +1,6 @@
 """Branching out pretrained models: the same function, every family by one mechanism."""
 
+import copy
 import socket
 import time
 
@@ -12,6 +13,8 @@ from transformers import (
     AutoModel,
     AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification,
+    BertConfig,
+    BertModel,
     GPT2Config,
     GPT2Model,
 )
@@ -226,11 +229,35 @@ def test_a_network_that_does_not_answer_is_asked_once(monkeypatch):
         raise socket.gaierror("Name or service not known")
 
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    # What huggingface_hub asks for by itself, once a process, is no matter of ours.
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_TELEMETRY", True)
     monkeypatch.setattr(socket, "getaddrinfo", nowhere)
     monkeypatch.setattr(time, "sleep", lambda seconds: pytest.fail("waits to ask again"))
     with pytest.raises(UserError, match=r"'no-such/encoder'.*without network.*folder"):
         branch_out("no-such/encoder")
     assert len(asked) == 1
+
+
+@pytest.mark.parametrize("answers", [False, True])
+def test_the_hub_is_asked_once_for_all_parts_of_a_model(answers, monkeypatch):
+    asked, loaded = [], []
+    monkeypatch.setattr(
+        "multibranch.hub.backbone._answered", lambda name: asked.append(name) or answers
+    )
+    config = BertConfig(
+        vocab_size=9, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8
+    )
+    for auto_class, part in ((AutoConfig, config), (AutoModel, BertModel(config))):
+        monkeypatch.setattr(
+            auto_class,
+            "from_pretrained",
+            lambda name, part=part, **load: loaded.append(load) or copy.deepcopy(part),
+        )
+    branch_out("some/encoder")
+    assert asked == ["some/encoder"]
+    assert loaded == [{"local_files_only": not answers}] * 2
+    branch_out("some/encoder", local_files_only=True)
+    assert len(asked) == 1, "who says so need not be told"
 
 
 @pytest.mark.parametrize("path", ["./encoder", "~/encoder", "runs/my/encoder", "/no/such"])

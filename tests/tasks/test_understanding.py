@@ -337,6 +337,23 @@ def test_what_cannot_work_is_one_clear_error(change, said, backbone, single, tmp
     assert not (tmp_path / "x").exists()
 
 
+def test_the_hub_is_asked_once_for_an_encoder_and_its_tokenizer(
+    backbone, single, tmp_path, monkeypatch
+):
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    asked = []
+    monkeypatch.setattr("multibranch.hub.backbone._answered", asked.append)
+    for auto_class in (AutoTokenizer, AutoModelForSequenceClassification):
+        real = auto_class.from_pretrained
+        monkeypatch.setattr(
+            auto_class, "from_pretrained", lambda _, real=real, **load: real(backbone, **load)
+        )
+    config = config_for("some/encoder", single, tmp_path / "out", train__epochs=1)
+    assert train_classifier(config, quiet=True).scores
+    assert asked == ["some/encoder"]
+
+
 def test_a_folder_of_something_else_is_not_overwritten(backbone, single, tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     for config in (None, "task: translation\n"):  # a run of another task is something else, too

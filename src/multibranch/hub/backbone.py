@@ -34,16 +34,26 @@ def locate(name: str | os.PathLike) -> str:
     return name
 
 
-def load_config(name: str | os.PathLike) -> Any:
+def ask_hub(name: str | os.PathLike) -> dict[str, bool]:
+    """Whether to keep to what has been fetched before, as an argument of `load_backbone`.
+
+    Whoever loads several parts of a model, such as its configuration and its tokenizer, asks first
+    and says it with each; else the hub is asked for every part. A folder needs no answer.
+    """
+    place = locate(name)
+    return {} if Path(place).is_dir() else {"local_files_only": not _answered(place)}
+
+
+def load_config(name: str | os.PathLike, **load: Any) -> Any:
     """The configuration of a pretrained model."""
-    return load_backbone(name, AutoConfig)
+    return load_backbone(name, AutoConfig, **load)
 
 
 def load_backbone(name: str | os.PathLike, auto_class: Any, **load: Any) -> Any:
     """A pretrained model, its configuration or its tokenizer, by an Auto class."""
     place = locate(name)
-    if not Path(place).is_dir() and not _answered(place):
-        load = {"local_files_only": True, **load}
+    if "local_files_only" not in load:
+        load |= ask_hub(name)
     try:
         return auto_class.from_pretrained(place, **load)
     except (OSError, ValueError) as error:

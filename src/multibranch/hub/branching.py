@@ -10,7 +10,7 @@ from torch import nn
 from transformers import AutoModel, PreTrainedModel
 
 from multibranch.errors import UserError, counted
-from multibranch.hub.backbone import load_backbone, load_config
+from multibranch.hub.backbone import ask_hub, load_backbone, load_config
 from multibranch.hub.families import blocks, family_of
 from multibranch.hub.registry import PREFIX, config_class, model_class
 from multibranch.hub.surgery import Branching, operate
@@ -97,7 +97,10 @@ def _adopt(model: PreTrainedModel, branching: Branching) -> None:
 
 
 def _load(name: str | os.PathLike, auto_class: Any, load: dict[str, Any]) -> PreTrainedModel:
-    config = load_config(name)
+    if "local_files_only" not in load:
+        load = {**load, **ask_hub(name)}
+    asked = {key: value for key, value in load.items() if key == "local_files_only"}
+    config = load_config(name, **asked)
     check_unbranched(None, config.model_type)
     family_of(config.model_type)
     if auto_class is None:

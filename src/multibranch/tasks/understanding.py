@@ -270,13 +270,14 @@ def _model(config: UnderstandingConfig, names: Sequence[str]) -> tuple[Any, Any]
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
     from multibranch.hub import branch_out
-    from multibranch.hub.backbone import load_backbone, quietly
+    from multibranch.hub.backbone import ask_hub, load_backbone, quietly
 
     settings = config.model
     assert settings.backbone is not None
     torch.manual_seed(config.train.seed)
     with quietly():
-        tokenizer = load_backbone(settings.backbone, AutoTokenizer)
+        asked = ask_hub(settings.backbone)
+        tokenizer = load_backbone(settings.backbone, AutoTokenizer, **asked)
         model = load_backbone(
             settings.backbone,
             AutoModelForSequenceClassification,
@@ -285,6 +286,7 @@ def _model(config: UnderstandingConfig, names: Sequence[str]) -> tuple[Any, Any]
             label2id={name: number for number, name in enumerate(names)},
             ignore_mismatched_sizes=True,  # a classifier for other labels gives way to a new one
             dtype=torch.float32,
+            **asked,
         )
     if not settings.plain:
         options = {key: value for key, value in asdict(settings).items() if key != "backbone"}
