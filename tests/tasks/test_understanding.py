@@ -198,6 +198,11 @@ def test_classify_says_in_one_line_what_is_wrong(tmp_path, capsys):
     captured = capsys.readouterr()
     assert captured.out == "" and captured.err.count("\n") == 1
     assert "is no classifier" in captured.err
+    (tmp_path / "file").touch()
+    for place, why in (("file", "it is a file"), ("nothing", "there is no such folder")):
+        assert main(["classify", str(tmp_path / place)]) == 2
+        said = f"multibranch classify: {tmp_path / place} is no model directory: {why}\n"
+        assert capsys.readouterr().err == said
 
 
 def test_probabilities_do_not_depend_on_the_batch(trained):

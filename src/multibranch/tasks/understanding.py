@@ -20,7 +20,7 @@ import torch
 
 from multibranch import configuration
 from multibranch.device import choose_device
-from multibranch.directory import read_json
+from multibranch.directory import check_folder, read_json
 from multibranch.disk import check_place, replaced_folder
 from multibranch.errors import UserError, counted
 from multibranch.metrics import Score
@@ -133,6 +133,7 @@ class Classifier:
     def load(cls, folder: str | Path, *, device: str = "auto") -> "Classifier":
         """From a folder that `multibranch train` wrote."""
         folder = Path(folder)
+        check_folder(folder)
         if not (folder / _CONFIG).is_file() or not (folder / "config.json").is_file():
             raise UserError(
                 f"{folder} is no classifier: it has no {_CONFIG} and config.json of a trained one"
