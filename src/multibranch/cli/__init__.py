@@ -67,12 +67,26 @@ def _run(words: Sequence[str], verb: str | None) -> int:
         # The reader of our output has gone (`| head`); Python would complain again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except (MemoryError, RuntimeError) as error:
+        if not _lacks_memory(error):
+            raise
+        said = (
+            "there is not enough memory for this: make the model, the beam or the batches smaller"
+        )
+        print(f"multibranch {args.verb}: {said}", file=sys.stderr)
+        return 2
     except OSError as error:
         if error.errno is None:
             raise
         where = f"{error.filename}: " if error.filename else ""
         print(f"multibranch {args.verb}: {where}{os.strerror(error.errno)}", file=sys.stderr)
         return 2
+
+
+def _lacks_memory(error: Exception) -> bool:
+    """Whether an error says that memory is used up: Python's own, or PyTorch's on any device."""
+    said = ("out of memory", "can't allocate memory")
+    return isinstance(error, MemoryError) or any(words in str(error) for words in said)
 
 
 def _take_more(args: argparse.Namespace, rest: list[str]) -> list[str]:
