@@ -1,4 +1,4 @@
-"""What the command line refuses before any verb runs."""
+"""What the command line refuses before any verb runs, and values that none of them can take."""
 
 import pytest
 
@@ -38,3 +38,19 @@ def test_wrong_arguments_are_one_line(words, said, capsys):
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err == said + "\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["demo", "--seed", "-1"], "demo: --seed must be 0 to 4,294,967,295, not -1"),
+        (
+            ["inspect", "runs/mat", "Ein Hund", "--output", ""],
+            "inspect: --output is the beginning of file names, such as pictures/dog: give one",
+        ),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_values_that_make_no_sense_are_one_line(words, said, capsys):
+    assert main(words) == 2
+    assert capsys.readouterr() == ("", f"multibranch {said}\n")

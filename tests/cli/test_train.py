@@ -252,6 +252,7 @@ def test_branching_gives_the_same_function(
         ([run, "--branches", "0", "--output", "x"], "branches must be at least 1"),
         ([run, "--branches", "2", "--output", f"{run}/config.json/x"], "config.json is a file; "),
         ([run, "--branches", "2", "--noise", "-1", "--output", "x"], "--noise must be at least 0"),
+        ([run, "--branches", "2", "--noise", "inf", "--output", "x"], "and at most 10, not inf"),
         ([str(tmp_path), "--branches", "2", "--output", "x"], "is no model directory"),
     ):
         assert main(["branch", *words]) == 2

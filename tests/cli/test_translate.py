@@ -175,6 +175,7 @@ def test_another_number_of_prefixes_is_refused(run, folder, tmp_path, count):
         (["--batch-tokens", "0"], "--batch-tokens must be at least 1, not 0"),
         (["--batch-tokens", "-7"], "--batch-tokens must be at least 1, not -7"),
         (["--chunk", "0"], "--chunk must be at least 1, not 0"),
+        (["--chunk", "9" * 20], "--chunk must be at most 1,000,000,000, not 99,999,999,"),
         (["--device", "quantum"], "--device: 'quantum' is no device"),
         (["--device", "mps"], "--device: 'mps' is no device"),
     ],

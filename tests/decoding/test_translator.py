@@ -125,6 +125,9 @@ def test_the_directory_says_the_defaults(translator):
     ("options", "message"),
     [
         ({"beam": 0}, "beam must be at least 1, not 0"),
+        ({"beam": 10**20}, "beam must be at most 1,000,000, not 1"),
+        ({"max_length": 10**20}, "max_length must be at most 1,000,000"),
+        ({"max_extra": 10**20}, "max_extra must be at most 1,000,000"),
         ({"beam": 2, "n_best": 3}, "a beam of 2 cannot give the 3 best"),
         ({"min_length": 5, "max_length": 4}, "max_length 4 is below min_length 5"),
         ({"top_p": 0.0}, "top_p must be above 0"),

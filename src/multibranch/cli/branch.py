@@ -15,6 +15,8 @@ for training without drop-branch and attention dropout, in which they would stay
 import argparse
 from typing import Any
 
+_MOST_NOISE = 10  # times the weights' own deviation: beyond, nothing of the model is left
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="DIR", help="a model directory")
@@ -26,7 +28,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--noise",
         type=float,
         default=0.0,
-        help="noise on the copies, relative to the weights' deviation (default: 0, exact copies)",
+        help="noise on the copies, relative to the weights' deviation, at most 10 (default: 0, "
+        "exact copies)",
     )
     parser.add_argument(
         "--tile", action="store_true", help="repeat the branches of a model that has some already"
@@ -48,8 +51,8 @@ def run(args: argparse.Namespace) -> None:
     if output.exists():
         raise UserError(f"{output} exists already: choose another --output, or remove it")
     check_place(output, "--output")
-    if not args.noise >= 0:
-        raise UserError(f"--noise must be at least 0, not {args.noise}")
+    if not 0 <= args.noise <= _MOST_NOISE:
+        raise UserError(f"--noise must be at least 0 and at most {_MOST_NOISE}, not {args.noise}")
     model = load_model(args.model)
     text = load_text(args.model)
     if any(block.attention.branches > 1 for block in model.blocks) and not args.tile:

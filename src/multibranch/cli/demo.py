@@ -36,8 +36,11 @@ def run(args: argparse.Namespace) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from multibranch.errors import UserError
     from multibranch.tasks import demo, demo_report
 
+    if not 0 <= args.seed < 2**32:
+        raise UserError(f"--seed must be 0 to {2**32 - 1:,}, not {args.seed}")
     progress = Console(stderr=True, highlight=False)
     results = demo.run(
         args.output,

@@ -43,8 +43,11 @@ def run(args: argparse.Namespace) -> None:
     from multibranch.device import choose_device
     from multibranch.directory import load_model, load_text
     from multibranch.disk import check_place
+    from multibranch.errors import UserError
 
     output = Path(args.output)
+    if not output.name:
+        raise UserError("--output is the beginning of file names, such as pictures/dog: give one")
     check_place(output, "--output")
     model, text = load_model(args.model, device=choose_device(args.device)), load_text(args.model)
     options = saved_options(args.model)

@@ -24,6 +24,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from multibranch.decoding import Hypothesis
 
+_MOST = 1_000_000_000  # lines or tokens; no memory holds more
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     from multibranch.cli.searching import add_model_arguments, add_search_arguments
@@ -70,6 +72,8 @@ def run(args: argparse.Namespace) -> None:
     for option, value in (("--chunk", args.chunk), ("--batch-tokens", args.batch_tokens)):
         if value is not None and value < 1:
             raise UserError(f"{option} must be at least 1, not {value}")
+        if value is not None and value > _MOST:
+            raise UserError(f"{option} must be at most {_MOST:,}, not {value:,}")
     settings = search_settings(args)
     translator = load_translator(args)
     translator.options(**settings)  # wrong ones are refused before anything is read

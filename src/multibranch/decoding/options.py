@@ -8,6 +8,8 @@ from typing import Any, get_type_hints
 from multibranch.errors import UserError
 from multibranch.text.special import BOS, EOS, PAD, UNK
 
+_MOST = 1_000_000  # what is counted in a search: more is a slip, and beyond any memory
+
 
 @dataclass(frozen=True, kw_only=True)
 class SearchOptions:
@@ -54,6 +56,9 @@ class SearchOptions:
     early_stopping: bool = True
 
     def __post_init__(self) -> None:
+        for name in ("beam", "n_best", "min_length", "max_length", "max_extra"):
+            value = getattr(self, name)
+            _require(value is None or value <= _MOST, name, value, f"at most {_MOST:,}")
         _require(self.beam >= 1, "beam", self.beam, "at least 1")
         _require(self.n_best >= 1, "n_best", self.n_best, "at least 1")
         if not self.sample and self.n_best > self.beam:
