@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 from multibranch.directory import (
     load_model,
     load_text,
+    load_weights,
     read_config,
     save_model,
 )
@@ -348,3 +349,17 @@ def test_a_run_that_was_stopped_is_said_to_be_one(folder: Path) -> None:
     with pytest.raises(UserError, match=r"has not ended: start its training again .*run/best"):
         load_model(run)
     load_model(run / "best")
+
+
+def test_weights_without_permission_are_not_called_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_file({"a": torch.zeros(1)}, tmp_path / "model.safetensors")
+
+    def refuse(path: Path, mode: str) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(UserError) as raised:
+        load_weights(tmp_path / "model.safetensors")
+    assert str(raised.value) == f"{tmp_path}/model.safetensors cannot be read: Permission denied"

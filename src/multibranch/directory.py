@@ -165,6 +165,12 @@ def load_weights(path: Path) -> dict[str, torch.Tensor]:
     if not path.is_file():
         raise UserError(f"{path.parent} is incomplete: it has no file {path.name}")
     try:
+        path.open(
+            "rb"
+        ).close()  # safetensors says of a file without permission that it is not there
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from None
+    try:
         return load_file(path)
     except (SafetensorError, OSError, ValueError) as error:
         raise UserError(f"{path} is damaged or no safetensors file: {error}") from None
