@@ -42,6 +42,10 @@ def test_prose_fills_the_width_and_examples_stay(monkeypatch, capsys):
     assert max(len(line) for line in prose if not line.startswith("usage")) <= 100
 
 
+def test_the_first_help_says_where_the_others_are(capsys):
+    assert shown([], capsys).endswith("`multibranch VERB --help` explains each, with examples.\n")
+
+
 def test_every_study_verb_is_looked_at(capsys):
     said = shown(["study"], capsys)
     assert "|".join(words[1] for words in ALL if len(words) == 2) in said

@@ -121,6 +121,7 @@ def _parser(verb: str | None) -> _Parser:
     parser = _Parser(
         prog="multibranch",
         description="Train, run, study and ship Multi-branch Attentive Transformers.",
+        epilog="`multibranch VERB --help` explains each, with examples.",
     )
     parser.add_argument("--version", action="version", version=f"multibranch {__version__}")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
