@@ -70,6 +70,23 @@ def test_a_list_of_sections_counts_them_in_its_errors(tmp_path: Path) -> None:
         configuration.load(Several, path)
 
 
+@dataclass
+class Named:
+    name: str
+    parts: list["Named"] = field(default_factory=list)
+
+
+@pytest.mark.parametrize(
+    ("text", "key"), [("parts: []", "name"), ("{name: a, parts: [{name: b}, {}]}", "parts[2].name")]
+)
+def test_a_key_that_has_no_default_and_is_not_given(tmp_path: Path, text: str, key: str) -> None:
+    path = tmp_path / "some.yaml"
+    path.write_text(text)
+    with pytest.raises(UserError) as caught:
+        configuration.load(Named, path)
+    assert str(caught.value) == f"{path}: the key {key} is missing"
+
+
 @pytest.mark.parametrize(
     ("text", "value"), [("5e-4", 5e-4), ("1E3", 1e3), ("-2.5e+1", -25.0), ("0.1", 0.1), (".5", 0.5)]
 )

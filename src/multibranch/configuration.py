@@ -57,10 +57,10 @@ def from_dict(kind: type[Section], content: Any, *, where: str, prefix: str = ""
         if key not in hints:
             raise UserError(f"{where}: there is no key {prefix}{key}{_nearest(key, hints, prefix)}")
         values[key] = _convert(hints[key], value, where=where, name=f"{prefix}{key}")
-    try:
-        return kind(**values)
-    except TypeError as error:
-        raise UserError(f"{where}: {error}") from None
+    for one in dataclasses.fields(kind):  # type: ignore[arg-type]
+        if one.name not in values and one.default is one.default_factory is dataclasses.MISSING:
+            raise UserError(f"{where}: the key {prefix}{one.name} is missing")
+    return kind(**values)
 
 
 def override(config: Section, words: Sequence[str]) -> Section:
