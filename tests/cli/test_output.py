@@ -12,3 +12,15 @@ def test_a_narrow_terminal_cuts_no_value(monkeypatch, capsys):
     cells = [line.split("│")[1:-1] for line in lines if line.startswith("│")]
     whole = ["".join(part.strip() for part in column) for column in zip(*cells, strict=True)]
     assert whole == ["runs/multi30k-de-en-mat/transformer", "29,435,904", "1.50"]
+
+
+def test_no_word_is_broken_where_there_is_room_for_all(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    rates = "0.15 0.35 0.05 0.40"
+    row = {"trial": 1, "loss": 4.4, "branches": "1 2 3 1", "drop_branch": rates, "drop_ffn": rates}
+    row |= {"ffn_branches": "2 2 2 2", "drop_kind": "branch", "parameters": 29_435_904}
+    print_result([row], as_json=False)
+    out = capsys.readouterr().out
+    assert max(map(len, out.splitlines())) <= 80
+    whole = [word for name in row for word in name.split("_")] + rates.split() + ["29,435,904"]
+    assert set(whole) <= set(out.split())

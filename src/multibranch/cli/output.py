@@ -28,11 +28,14 @@ def print_result(
 
     console = Console(file=sys.stdout, highlight=False)
     table = Table(title=title or None, title_justify="left", header_style="bold")
-    for name in rows[0] if rows else []:
+    names = list(rows[0]) if rows else []
+    columns = [[name.replace("_", " "), *(_cell(row[name]) for row in rows)] for name in names]
+    widths = _widths(columns, console.width - 3 * len(names) - 1)  # without borders and blanks
+    for name, cells, width in zip(names, columns, widths, strict=True):
         numeric = all(isinstance(row[name], int | float) for row in rows)
         justify: Literal["left", "right"] = "right" if numeric else "left"
         # Folded, not cut: in a narrow terminal a name or a number must still be there to read.
-        table.add_column(name.replace("_", " "), justify=justify, overflow="fold")
+        table.add_column(cells[0], justify=justify, overflow="fold", width=width)
     for row in rows:
         table.add_row(*(Text(_cell(value)) for value in row.values()))
     console.print(table)
@@ -69,6 +72,24 @@ def check_writable(path: str) -> None:
         check_place(place, "--output")
     elif not os.access(place, os.W_OK):
         raise UserError(f"{path} may not be written: choose another --output")
+
+
+def _widths(columns: Sequence[Sequence[str]], room: int) -> list[int | None]:
+    """How wide columns must be to break no word; None where none can.
+
+    A table that is too wide is narrowed by rich without regard to words: "paramet", "ers".
+    """
+    from rich.cells import cell_len
+
+    words = [[word for cell in cells for word in cell.split()] for cells in columns]
+    least = [max(map(cell_len, found), default=0) for found in words]
+    widths = [max(map(cell_len, cells)) for cells in columns]
+    if sum(least) > room:
+        return [None] * len(columns)
+    while sum(widths) > room:
+        spare = [(width, i) for i, width in enumerate(widths) if width > least[i]]
+        widths[max(spare)[1]] -= 1
+    return list(widths)
 
 
 def _cell(value: Any) -> str:

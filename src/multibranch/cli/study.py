@@ -326,6 +326,8 @@ def _search(args: argparse.Namespace) -> None:
         print(json.dumps(found, indent=2, ensure_ascii=False))
     else:
         title = f"Best of {counted(found['trials'], 'trial')}, {found['pruned']} pruned early"
-        print_result(found["best"], as_json=False, title=title)
+        # The short name leaves eight columns room in a terminal of 80.
+        best = [{n.removeprefix("validation_"): v for n, v in row.items()} for row in found["best"]]
+        print_result(best, as_json=False, title=f"{title}, by validation loss")
         for name, score in found.get("scores", {}).items():
             print(f"the best on the test set: {name} {score['value']:.2f} ({score['signature']})")
