@@ -1,6 +1,7 @@
 """The demo in miniature: everything it promises to write is there and holds what was measured."""
 
 import json
+import shutil
 import sys
 from dataclasses import replace
 
@@ -86,6 +87,24 @@ def test_the_report_shows_every_model_and_the_attention(ran):
     assert "http://" not in page and "https://" not in page
     assert (folder / "attention.html").is_file()
     assert (folder / "attention.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_report_fits_a_phone(ran):
+    sync = pytest.importorskip("playwright.sync_api")
+    if shutil.which("chromium") is None:
+        pytest.skip("there is no Chromium here (Debian: apt-get install chromium)")
+    folder, _, _ = ran
+    with sync.sync_playwright() as player:
+        browser = player.chromium.launch(
+            executable_path=shutil.which("chromium"), args=["--no-sandbox"]
+        )
+        tab = browser.new_page(viewport={"width": 390, "height": 800})
+        tab.goto((folder / "report.html").as_uri())
+        wide = tab.evaluate("document.documentElement.scrollWidth")
+        letters = tab.locator("svg text").first.bounding_box()["height"]
+        browser.close()
+    assert wide == 390
+    assert letters > 9  # pixels: the chart shrinks, what is written in it may not vanish
 
 
 def test_without_matplotlib_all_but_the_picture_is_written(ran, tmp_path, monkeypatch, capsys):

@@ -21,10 +21,16 @@ td.number, th.number { text-align: right; font-variant-numeric: tabular-nums }
 .soft { color: var(--soft); font-size: .9rem }
 .dot { display: inline-block; width: .7em; height: .7em; border-radius: 50%; margin-right: .5em }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: .1rem 1rem; margin: 0 0 1.2rem }
-dt { color: var(--soft) } dd { margin: 0 }
+dt { color: var(--soft) } dd { margin: 0; overflow-wrap: anywhere }
 svg { width: 100%; height: auto } svg text { fill: var(--soft); font-size: 12px }
 img { max-width: 100%; background: #fff; border-radius: 6px }
 code { overflow-wrap: anywhere }
+.wide { overflow-x: auto }
+@media (max-width: 40rem) {
+  th, td { padding: .4rem .25rem; font-size: .85rem }
+  .dot { margin-right: .25em }
+  dl { grid-template-columns: 1fr } dt { margin-top: .4rem; font-size: .85rem }
+  svg text { font-size: 20px } }
 """
 
 
@@ -97,9 +103,10 @@ def _table(stages: list[Any]) -> str:
             f'</td><td class="number">{cosine}</td></tr>'
         )
     return (
-        '<table><tr><th>model</th><th class="number">BLEU</th><th class="number">parameters</th>'
-        '<th class="number">seconds</th><th class="number">branches’ cosine</th></tr>'
-        f"{''.join(rows)}</table>"
+        '<div class="wide"><table><tr><th>model</th><th class="number">BLEU</th>'
+        '<th class="number">parameters</th><th class="number">seconds</th>'
+        '<th class="number">branches’ cosine</th></tr>'
+        f"{''.join(rows)}</table></div>"
     )
 
 
