@@ -100,9 +100,9 @@ def test_descriptions_may_stand_behind_options(
     lines = capsys.readouterr().out.splitlines()
     assert [json.loads(line)["source"] for line in lines] == [DESCRIPTION, "returns the sum ."]
     with pytest.raises(SystemExit) as stopped:
-        main(["generate", str(model), "--jsn", DESCRIPTION])
+        main(["generate", str(model), "--n-best", "1", DESCRIPTION, "--bem", "3"])
     assert stopped.value.code == 2
-    assert "unrecognised arguments: --jsn" in capsys.readouterr().err
+    assert "unrecognised arguments: --bem 3; see" in capsys.readouterr().err
 
 
 def test_json_has_what_the_model_wrote_and_its_format(

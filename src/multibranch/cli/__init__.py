@@ -95,10 +95,12 @@ def _take_more(args: argparse.Namespace, rest: list[str]) -> list[str]:
     argparse ends a list of words at the first option, and does not know those that come later.
     """
     name = getattr(args, "takes_more", None)
-    if name is None or any(word.startswith("-") for word in rest):
+    if name is None:
         return rest
-    setattr(args, name, [*getattr(args, name), *rest])
-    return []
+    # Behind an option that is not known, a word may be its value.
+    unknown = next((at for at, word in enumerate(rest) if word.startswith("-")), len(rest))
+    setattr(args, name, [*getattr(args, name), *rest[:unknown]])
+    return rest[unknown:]
 
 
 def _check_encoding(words: Sequence[str], parser: "_Parser", verb: str | None) -> None:
