@@ -57,6 +57,18 @@ def run(monkeypatch, capfdbinary):
     return run
 
 
+def test_who_gives_text_in_place_of_a_model_learns_where_it_goes(run, folder, tmp_path):
+    (tmp_path / "input.de").write_text("rot\n")
+    file = tmp_path / "input.de"
+    for word, what in ((LINES[0], "there is no such folder"), (file, "it is a file")):
+        result = run("translate", folder, "--beam", "2", word)
+        assert (result.status, result.out) == (2, "")
+        assert result.err == (
+            f"multibranch translate: {word} is no model directory: {what}; what to translate is "
+            f"read from standard input, as in `multibranch translate {folder} < FILE`\n"
+        )
+
+
 def test_one_line_out_for_every_line_in(run, folder, translator):
     result = run("translate", folder, given="\n".join(LINES))  # the last line has no end
     assert result.status == 0

@@ -3,6 +3,7 @@
 import argparse
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from multibranch.errors import UserError
@@ -126,6 +127,13 @@ def load_translator(args: argparse.Namespace) -> "Translator":
     """The Translator that `add_model_arguments` asked for."""
     from multibranch.decoding import Translator
 
+    for word in args.models[1:]:
+        if not Path(word).is_dir():
+            what = "it is a file" if Path(word).is_file() else "there is no such folder"
+            raise UserError(
+                f"{word} is no model directory: {what}; what to translate is read from standard "
+                f"input, as in `multibranch {args.verb} {args.models[0]} < FILE`"
+            )
     engine: type[Translator] = Translator
     if args.engine == "ctranslate2":
         from multibranch.export import CTranslate2Engine
