@@ -445,6 +445,7 @@ def test_a_bearer_token_is_asked_for_where_there_is_one(start):
                 assert answer.status_code == 401, (path, headers)
                 assert answer.headers["www-authenticate"] == "Bearer"
                 assert "s3cret" not in answer.text
+                assert answer.text.endswith('the header Authorization: Bearer …"}')
         for path in ("/", "/health", "/docs", "/openapi.json", "/page.js", "/style.css"):
             assert client.get(path).status_code == 200
         assert client.post("/translate", json={"text": "rot"}, headers=secret).status_code == 200

@@ -174,7 +174,7 @@ def _replayed(body: bytes, receive: Receive) -> Receive:
 
 
 async def _refuse(send: Send, refused: _Refused) -> None:
-    content = json.dumps({"error": refused.error}).encode()
+    content = json.dumps({"error": refused.error}, ensure_ascii=False).encode()
     headers = [
         (b"content-type", b"application/json"),
         (b"content-length", str(len(content)).encode()),
