@@ -205,6 +205,17 @@ def test_classify_says_in_one_line_what_is_wrong(tmp_path, capsys):
         assert capsys.readouterr().err == said
 
 
+@pytest.mark.parametrize(("task", "verb"), [("translation", "translate"), ("code", "generate")])
+def test_classify_names_the_verb_for_a_model_of_another_task(tmp_path, capsys, task, verb):
+    (tmp_path / "config.yaml").write_text(f"task: {task}\n")
+    (tmp_path / "config.json").write_text("{}")
+    assert main(["classify", str(tmp_path)]) == 2
+    assert capsys.readouterr().err == (
+        f"multibranch classify: {tmp_path} is a model of the task {task}, no classifier: use "
+        f"`multibranch {verb}` or `multibranch evaluate` for it\n"
+    )
+
+
 def test_probabilities_do_not_depend_on_the_batch(trained):
     classifier = Classifier.load(trained.folder, device="cpu")
     texts = [("the film is great",), ("bad",), ("a a a a a a fine film",)]

@@ -134,6 +134,14 @@ class Classifier:
         """From a folder that `multibranch train` wrote."""
         folder = Path(folder)
         check_folder(folder)
+        if (folder / _CONFIG).is_file():
+            task = configuration.peek(folder / _CONFIG, "task")
+            if task in ("translation", "code"):
+                verb = "translate" if task == "translation" else "generate"
+                raise UserError(
+                    f"{folder} is a model of the task {task}, no classifier: use `multibranch "
+                    f"{verb}` or `multibranch evaluate` for it"
+                )
         if not (folder / _CONFIG).is_file() or not (folder / "config.json").is_file():
             raise UserError(
                 f"{folder} is no classifier: it has no {_CONFIG} and config.json of a trained one"
