@@ -111,7 +111,7 @@ def test_an_unknown_key_names_the_nearest(tmp_path: Path) -> None:
         ("inner: {share: x}", "inner.share must be a number, not 'x'"),
         ("inner: {flag: 1}", "inner.flag must be true or false, not 1"),
         ("inner: {kind: three}", "inner.kind must be one or two, not 'three'"),
-        ("inner: {many: [1, x]}", "inner.many must be a whole number or a list of a whole number"),
+        ("inner: {many: [1, x]}", "inner.many must be a whole number or a list of whole numbers"),
         ("inner: {name: 5}", "inner.name must be a text or null, not 5"),
         ("inner: 5", "inner must be a section of keys"),
         ("[1, 2]", "the file must be a section of keys"),

@@ -227,6 +227,7 @@ def _fit(hint: Any, value: Any) -> tuple[bool, Any]:
 
 def _describe(hint: Any) -> str:
     words = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
+    many = {"a whole number": "whole numbers", "a number": "numbers", "a text": "texts"}
     described = []
     for option in _options(hint):
         if option is type(None):
@@ -234,7 +235,8 @@ def _describe(hint: Any) -> str:
         elif typing.get_origin(option) is typing.Literal:
             described.extend(str(value) for value in typing.get_args(option))
         elif typing.get_origin(option) is list:
-            described.append(f"a list of {_describe(typing.get_args(option)[0])}")
+            of_one = _describe(typing.get_args(option)[0])
+            described.append(f"a list of {many.get(of_one, of_one)}")
         else:
             described.append(words.get(option, str(option)))
     return " or ".join(described)
