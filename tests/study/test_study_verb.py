@@ -1,10 +1,13 @@
 """`multibranch study`: what it refuses, and what it lists."""
 
 import json
+from pathlib import Path
 
 import pytest
 
 from multibranch.cli import main
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize(
@@ -36,6 +39,19 @@ def test_the_list_of_studies_counts_the_seeds_that_are_asked_for(capsys):
         listed = {row["study"]: row["experiments"] for row in json.loads(capsys.readouterr().out)}
         counts.append(listed["builtin"])
     assert counts[1] == 3 * counts[0] == 54
+
+
+def test_the_report_names_its_files_as_one_would_open_them(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    record = str(ROOT / "benchmarks" / "results" / "study-ted-de-en-h200.json")
+    words = ["study", "report", "ted-de-en", "--from", record]
+    assert main([*words, "--markdown", "ted.md"]) == 0
+    assert capsys.readouterr().out == "runs/study/ted-de-en.html\nted.md\n"
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    assert main([*words, "--output", str(tmp_path / "there")]) == 0
+    expected = [str(tmp_path / "there" / f"ted-de-en.{kind}") for kind in ("html", "md")]
+    assert capsys.readouterr().out.splitlines() == expected
 
 
 def test_a_list_of_one_is_a_list_in_json(tmp_path, capsys):

@@ -285,6 +285,8 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _report(args: argparse.Namespace) -> None:
+    from pathlib import Path
+
     from multibranch.study.reporting import write_report
 
     bench = _bench(args)
@@ -302,8 +304,9 @@ def _report(args: argparse.Namespace) -> None:
 
         print(json.dumps(written["cells"], indent=2, ensure_ascii=False))
     else:
-        for path in written["files"]:
-            print(path)
+        for path in map(Path, written["files"]):
+            inside = path.is_relative_to(Path.cwd())
+            print(path.relative_to(Path.cwd()) if inside else path)
 
 
 def _import(args: argparse.Namespace) -> None:
