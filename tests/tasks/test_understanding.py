@@ -14,7 +14,13 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+from transformers import (
+    AutoModel,
+    BertConfig,
+    BertModel,
+    PreTrainedTokenizerFast,
+    RobertaConfig,
+)
 
 from multibranch import configuration, metrics
 from multibranch.cli import main
@@ -389,6 +395,26 @@ def test_a_place_that_cannot_be_written_to_is_refused_before_training(
         train_classifier(config_for(backbone, single, tmp_path / "file" / "x"), quiet=True)
     with pytest.raises(UserError, match="/proc/x cannot be written: nothing can be made in /proc"):
         train_classifier(config_for(backbone, single, "/proc/x"), quiet=True)
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta"])
+def test_texts_are_cut_to_what_the_encoder_can_read(backbone, tmp_path, kind):
+    folder = tmp_path / "encoder"
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(backbone, model_max_length=int(1e30))
+    tokenizer.save_pretrained(folder)
+    shape = {"vocab_size": 20, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4}
+    shape |= {"intermediate_size": 64, "max_position_embeddings": 24, "type_vocab_size": 2}
+    configs = {"bert": BertConfig(**shape), "roberta": RobertaConfig(**shape, pad_token_id=0)}
+    AutoModel.from_config(configs[kind]).save_pretrained(folder)
+    for split in ("train", "valid"):
+        lines = [f"{'the film is ' * 20}{word}\t{word}\n" for word in ("good", "bad")]
+        (tmp_path / f"{split}.tsv").write_text("sentence\tverdict\n" + "".join(lines))
+    config = config_for(str(folder), tmp_path, tmp_path / "run")
+    config["train"]["epochs"] = 1
+    train_classifier(config, quiet=True)
+    classifier = Classifier.load(tmp_path / "run", device="cpu")
+    [answer] = classifier.classify(["the film is " * 20])
+    assert answer["label"] in ("good", "bad")
 
 
 def test_a_folder_without_classifier_is_refused(tmp_path):

@@ -67,7 +67,7 @@ def train_classifier(
         config.data.labels = list(labels)
     train, valid = (corpus.examples(split, labels) for split in ("train", "valid"))
     tokenizer, model = _model(config, list(labels.values()))
-    length = _longest(config, tokenizer)
+    length = _longest(config, tokenizer, model)
     tokens = {
         name: tokenise(tokenizer, part, max_length=length)
         for name, part in (("train", train), ("valid", valid))
@@ -163,7 +163,7 @@ class Classifier:
         tokens = tokenise(
             self.tokenizer,
             Examples(list(texts), [0] * len(texts)),
-            max_length=_longest(self.config, self.tokenizer),
+            max_length=_longest(self.config, self.tokenizer, self.model),
         )
         bfloat16 = uses_bfloat16(self.config.train.precision, self.device)
         return predict(self.model, tokens, device=self.device, bfloat16=bfloat16)
@@ -303,8 +303,15 @@ def _model(config: UnderstandingConfig, names: Sequence[str]) -> tuple[Any, Any]
     return tokenizer, model
 
 
-def _longest(config: UnderstandingConfig, tokenizer: Any) -> int:
-    return min(config.data.max_length, tokenizer.model_max_length)
+def _longest(config: UnderstandingConfig, tokenizer: Any, model: Any) -> int:
+    """How many tokens an example may have: not every tokenizer knows what its encoder can read."""
+    table = getattr(getattr(model.base_model, "embeddings", None), "position_embeddings", None)
+    if table is None:
+        positions = getattr(model.config, "max_position_embeddings", tokenizer.model_max_length)
+    else:  # RoBERTa's begin behind the number of its padding
+        first = 0 if table.padding_idx is None else table.padding_idx + 1
+        positions = table.num_embeddings - first
+    return min(config.data.max_length, tokenizer.model_max_length, positions)
 
 
 def _write(

@@ -68,12 +68,16 @@ def tokenise(tokenizer: Any, examples: Examples, *, max_length: int) -> Tokens:
     types = encoded.get("token_type_ids")
     lengths = np.array([len(ids) for ids in encoded["input_ids"]], dtype=np.int64)
     labels = torch.tensor(examples.labels, dtype=torch.int64)
-    ids = _padded(encoded["input_ids"], lengths, fill=tokenizer.pad_token_id)
-    return Tokens(ids, None if types is None else _padded(types, lengths), labels, lengths)
+    width = min(_stepped(int(lengths.max())), max_length)  # the encoder may read no more
+    ids = _padded(encoded["input_ids"], width, fill=tokenizer.pad_token_id)
+    return Tokens(ids, None if types is None else _padded(types, width), labels, lengths)
 
 
-def _padded(rows: Sequence[Sequence[int]], lengths: np.ndarray, fill: int = 0) -> Tensor:
-    longest = -(-int(lengths.max()) // _WIDTH_STEP) * _WIDTH_STEP
+def _stepped(length: int) -> int:
+    return -(-length // _WIDTH_STEP) * _WIDTH_STEP
+
+
+def _padded(rows: Sequence[Sequence[int]], longest: int, fill: int = 0) -> Tensor:
     table = torch.full((len(rows), longest), fill, dtype=torch.int64)
     for number, row in enumerate(rows):
         table[number, : len(row)] = torch.tensor(row)
@@ -100,8 +104,7 @@ def training_order(lengths: np.ndarray, size: int, *, seed: int, epoch: int) -> 
 def take(tokens: Tokens, positions: np.ndarray, size: int) -> Batch:
     """The batch of these positions, filled up to `size` examples."""
     filled = np.resize(positions, size)
-    longest = int(tokens.lengths[positions].max())
-    width = -(-longest // _WIDTH_STEP) * _WIDTH_STEP
+    width = min(_stepped(int(tokens.lengths[positions].max())), tokens.ids.shape[1])
     device = tokens.ids.device
     index, lengths = torch.from_numpy(np.stack([filled, tokens.lengths[filled]])).to(device)
     return Batch(
