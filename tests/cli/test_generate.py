@@ -246,3 +246,47 @@ def test_translate_and_interactive_say_that_a_line_of_code_has_no_layout(
     code = json.loads(out)["hypotheses"][0]["text"]
     assert code == "def count_players(players):\n    return len(players)\n"
     assert "generate" not in error
+
+
+def test_a_file_is_read_and_written_whole(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given, wanted = tmp_path / "in.txt", tmp_path / "out.py"
+    given.write_text(f"{DESCRIPTION}\n\nfrobnicate all\n", "utf-8")
+    assert main(["generate", str(model), "--input", str(given), "--output", str(wanted)]) == 0
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "line 3: not in the model's vocabulary: frobnicate\n" in captured.err
+    assert captured.err.splitlines()[-1].startswith("wrote code for 3 lines, ")
+    text = wanted.read_text("utf-8")
+    assert text.startswith(f"# {DESCRIPTION}\n# 1: parses, score ")
+    assert "def count_players(players):" in text
+    words = ["generate", str(model), "--input", str(given), "--json", "--quiet"]
+    assert main([*words, "--output", str(wanted)]) == 0
+    assert "wrote code" not in capsys.readouterr().err
+    assert [json.loads(line)["line"] for line in wanted.read_text().splitlines()] == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["a text", "--input", "in.txt"], "give descriptions, or a file of them with --input"),
+        (["--input", "none.txt"], "cannot read none.txt: No such file or directory"),
+        (["--input", "in.txt", "--output", "in.txt"], "is the file that is read"),
+        (["a text", "--output", "none/out"], "cannot write none/out"),
+    ],
+)
+def test_files_that_cannot_be_are_refused(
+    model: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
+    said: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "in.txt").write_text("a line\n")
+    assert main(["generate", str(model), *words]) == 2
+    captured = capsys.readouterr()
+    assert said in captured.err.splitlines()[-1] and captured.out == ""
+    assert (tmp_path / "in.txt").read_text() == "a line\n"

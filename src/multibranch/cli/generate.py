@@ -3,10 +3,11 @@
   multibranch generate runs/code-python-mat "sort a list of integers"
   multibranch generate runs/code-java-mat "Returns the name." --n-best 3
   multibranch generate runs/code-java-mat --valid-only --json < descriptions.txt
+  multibranch generate runs/code-java-mat --input wanted.txt --output code.java
 
 Every output comes with a comment that says whether it parses, and its score. The language is the
-model's. Without a description every line of standard input is one. Code is highlighted in a
-terminal and plain elsewhere.
+model's. Without a description every line of standard input, or of the file that --input names, is
+one; progress then goes to standard error. Code is highlighted in a terminal and plain elsewhere.
 
 With --valid-only, an option beyond the paper, outputs that parse come before the others that the
 beam found. With --json every description becomes one line of JSON: {"line", "source", "language",
@@ -22,6 +23,7 @@ from multibranch.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from typing import TextIO
 
     from rich.console import Console
 
@@ -60,56 +62,77 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--valid-only", action="store_true", help="prefer what parses among the beam's hypotheses"
     )
+    parser.add_argument(
+        "--input", metavar="FILE", help="descriptions, one a line, instead of standard input"
+    )
+    parser.add_argument(
+        "--output", metavar="FILE", help="where to write, whole or not at all; not the input"
+    )
     parser.add_argument("--json", action="store_true", help="write one JSON object a description")
+    parser.add_argument("--quiet", action="store_true", help="no progress")
     add_device(parser)
     add_search_arguments(parser, differing=_HELP)
 
 
 def run(args: argparse.Namespace) -> None:
+    import io
     import sys
+    from contextlib import ExitStack
 
     from rich.console import Console
 
+    from multibranch.cli.lines import check_apart, open_input, open_output, read_lines
+    from multibranch.cli.progress import Progress
     from multibranch.cli.searching import search_settings
     from multibranch.tasks.code import CodeGenerator
 
     settings = search_settings(args)
+    if args.descriptions and args.input is not None:
+        raise UserError("give descriptions, or a file of them with --input, not both")
     if not all(text.strip() for text in args.descriptions):
         raise UserError("a description is empty: say in words what the code should do")
     generator = CodeGenerator.load(args.model, device=args.device)
     generator.translator.options(**settings)  # wrong ones are refused before anything is read
-    console = Console(file=sys.stdout, highlight=False, soft_wrap=True)
-    number = 0
-    for lot in _lots(args.descriptions):
-        found = generator.generate(lot, valid_first=args.valid_only, **settings)
-        for source, hypotheses in zip(lot, found):
-            number += 1
-            _tell_unknown_words(generator, source)
-            programs = [_program(each, generator.language) for each in hypotheses]
-            if args.json:
-                print(_json_line(number, source, generator.language, programs), flush=True)
-            else:
-                alone = len(args.descriptions) == 1
-                _show(console, "" if alone else source, generator.language, programs)
+    with ExitStack() as stack:
+        lines: Iterable[str] = args.descriptions
+        typed = args.input is None and sys.stdin is not None and sys.stdin.isatty()
+        if not args.descriptions:
+            stream, name = stack.enter_context(open_input(args.input))
+            check_apart(stream, name, args.output)
+            lines = read_lines(stream, name)
+        file: TextIO = sys.stdout
+        if args.output is not None:
+            written = stack.enter_context(open_output(args.output))
+            file = io.TextIOWrapper(written, "utf-8", write_through=True)
+            stack.callback(file.detach)  # what is below is not its own to close
+        console = Console(file=file, highlight=False, soft_wrap=True)
+        quiet = args.quiet or typed or bool(args.descriptions)
+        progress = stack.enter_context(Progress(quiet=quiet, did="wrote code for"))
+        number = 0
+        # Somebody who types waits for an answer to every line.
+        for lot in _lots(lines, 1 if typed else _CHUNK):
+            found = generator.generate(lot, valid_first=args.valid_only, **settings)
+            for source, hypotheses in zip(lot, found):
+                number += 1
+                where = "" if args.descriptions or typed else f"line {number}: "
+                _tell_unknown_words(generator, source, where)
+                programs = [_program(each, generator.language) for each in hypotheses]
+                if args.json:
+                    line = _json_line(number, source, generator.language, programs)
+                    print(line, file=file, flush=True)
+                else:
+                    alone = len(args.descriptions) == 1
+                    _show(console, "" if alone else source, generator.language, programs)
+            progress.advance(len(lot))
 
 
-def _lots(descriptions: list[str]) -> "Iterator[list[str]]":
-    """The descriptions that were given, or the lines of standard input, in lots."""
+def _lots(lines: "Iterable[str]", size: int) -> "Iterator[list[str]]":
+    """So many lines at a time."""
     import itertools
-    import sys
 
-    from multibranch.cli.lines import open_input, read_lines
-
-    if descriptions:
-        yield descriptions
-        return
-    # Somebody who types waits for an answer to every line.
-    size = 1 if sys.stdin.isatty() else _CHUNK
-    with open_input(None) as (stream, name):
-        lines: Iterable[str] = read_lines(stream, name)
-        iterator = iter(lines)
-        while lot := list(itertools.islice(iterator, size)):
-            yield lot
+    iterator = iter(lines)
+    while lot := list(itertools.islice(iterator, size)):
+        yield lot
 
 
 def _program(hypothesis: "Hypothesis", language: str) -> Program:
@@ -126,7 +149,7 @@ def _program(hypothesis: "Hypothesis", language: str) -> Program:
     )
 
 
-def _tell_unknown_words(generator: "CodeGenerator", source: str) -> None:
+def _tell_unknown_words(generator: "CodeGenerator", source: str, where: str) -> None:
     """Words that the model has never seen are read as <unk>: say so, on standard error."""
     import sys
 
@@ -135,7 +158,7 @@ def _tell_unknown_words(generator: "CodeGenerator", source: str) -> None:
     known = text.tokenizer("source").token_to_id
     missing = [word for word in dict.fromkeys(words) if known(word) is None]
     if missing:
-        print(f"not in the model's vocabulary: {', '.join(missing)}", file=sys.stderr)
+        print(f"{where}not in the model's vocabulary: {', '.join(missing)}", file=sys.stderr)
 
 
 def _json_line(number: int, source: str, language: str, programs: list[Program]) -> str:

@@ -26,9 +26,10 @@ _EVERY = 10.0  # seconds between lines
 
 
 class Progress:
-    """Counts the lines that are translated; tells a summary at the end."""
+    """Counts the lines that are done; tells a summary at the end: what was done with how many."""
 
-    def __init__(self, *, quiet: bool) -> None:
+    def __init__(self, *, quiet: bool, did: str = "translated") -> None:
+        self.did = did
         self.started = self.told = time.perf_counter()
         self.lines = self.tokens = self.unknowns = 0
         self.quiet = quiet
@@ -56,7 +57,7 @@ class Progress:
             self._tell()
 
     def advance(self, lines: int) -> None:
-        """So many more lines are translated."""
+        """So many more lines are done."""
         self.lines += lines
         if self.bar is not None:
             self.bar.update(self.task, done=counted(self.lines, "line"), speed=self._speed())
@@ -74,7 +75,7 @@ class Progress:
         return f"{self.lines / max(time.perf_counter() - self.started, 1e-9):,.1f} a second"
 
     def _tell(self) -> None:
-        said = f"translated {counted(self.lines, 'line')}, {self._speed()}"
+        said = f"{self.did} {counted(self.lines, 'line')}, {self._speed()}"
         if self.unknowns:
             tokens = counted(self.tokens, "token")
             said += f"; <unk> would have been best at {self.unknowns:,} of {tokens}"
