@@ -17,7 +17,10 @@ COPY pyproject.toml constraints.txt README.md LICENSE ./
 # Before the source, so that a change of it does not install PyTorch again.
 RUN pip install ${TORCH_INDEX:+--index-url "$TORCH_INDEX"} "$(grep '^torch==' constraints.txt)"
 COPY src ./src
-RUN pip install --constraint constraints.txt ".[serve,export]" && rm -rf /app/src
+# The compiler is for the kernels of `--precision int8`, and leaves again.
+RUN apt-get update -qq && apt-get install -qq -y --no-install-recommends gcc libc6-dev \
+    && pip install --constraint constraints.txt ".[serve,export]" && rm -rf /app/src \
+    && apt-get purge -qq -y --auto-remove gcc libc6-dev && rm -rf /var/lib/apt/lists/*
 
 RUN useradd --uid 10001 --no-create-home --shell /usr/sbin/nologin multibranch
 USER 10001

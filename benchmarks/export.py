@@ -113,7 +113,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--references", required=True, help="their translations")
     parser.add_argument("--tokenised", action="store_true", help="both are tokenised")
     parser.add_argument("--sentences", type=int, default=10**9, help="at most so many")
-    parser.add_argument("--quantization", nargs="+", default=["float32", "int8"], metavar="NAME")
+    parser.add_argument("--quantization", nargs="*", default=["float32", "int8"], metavar="NAME")
     parser.add_argument("--threads", type=int)
     parser.add_argument("--json", help="where to write the result")
     return parser.parse_args()

@@ -136,12 +136,15 @@ def test_logits_are_float32_however_small_the_weights():
 
 
 @pytest.mark.parametrize("norm", ["post", "pre"])
+@pytest.mark.parametrize("sentences", [2, 40])  # few rows and many have products of their own
+@pytest.mark.parametrize("heads", [4, 8])  # of width 16 and 8: with kernels and without
 @torch.inference_mode()
-def test_int8_is_close_in_every_part(norm):
+def test_int8_is_close_in_every_part(norm, sentences, heads):
     torch.manual_seed(0)
-    model = small_model(width=64, hidden=128, norm=norm).float()
+    model = small_model(width=64, hidden=128, heads=heads, norm=norm).float()
     exact, rough = Stepper(model), Stepper(model, int8=True)
-    ids, source = torch.randint(4, 24, (2, 3)), padded_sources(3, 7)
+    ids = torch.randint(4, 24, (sentences, 3))
+    source = padded_sources(*[3, 7] * (sentences // 2))
     memories = [stepper.encode(source).states for stepper in (exact, rough)]
     assert 0 < (memories[0] - memories[1]).norm() / memories[0].norm() < 3e-2
     logits = [

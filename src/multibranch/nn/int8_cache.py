@@ -3,12 +3,12 @@
 import torch
 from torch import Tensor
 
-from multibranch.nn import int8_attention
+from multibranch.nn import int8_kernels
 from multibranch.nn.cache import LayerCache, moved_within, padded
 
 
 class Int8LayerCache(LayerCache):
-    """What a LayerCache keeps, as the kernels of nn/int8_attention.c lay it out.
+    """What a LayerCache keeps, as the kernels of nn/int8_kernels.c lay it out.
 
     Args:
         projected: keys and values of the source, (b, s, 2, h, w), w a multiple of 16.
@@ -17,10 +17,10 @@ class Int8LayerCache(LayerCache):
     def __init__(self, projected: Tensor) -> None:
         b, s, _, self.heads, self.width = projected.shape
         self.source_length = s
-        self.lanes = int8_attention.lanes()
-        self.source, self.source_scales = self._room(b, padded(s))
-        int8_attention.keep_source(projected, self.source, self.source_scales)
-        self.written, self.written_scales = self._room(b, 0)
+        self.lanes = int8_kernels.lanes()
+        self.source, self.source_scales = self._empty(b, padded(s))
+        int8_kernels.keep_source(projected, self.source, self.source_scales)
+        self.written, self.written_scales = self._empty(b, 0)
 
     @property
     def like(self) -> Tensor:
@@ -30,24 +30,22 @@ class Int8LayerCache(LayerCache):
     def whole_lanes(self) -> bool:
         return True
 
-    def _room(self, b: int, slots: int) -> tuple[Tensor, Tensor]:
+    def _empty(self, b: int, slots: int) -> tuple[Tensor, Tensor]:
         """Numbers (b, 2, h, slots·w) and scales (b, 2, h, slots); slots not in use count for 0."""
         numbers = torch.empty(b, 2, self.heads, slots * self.width, dtype=torch.int8)
         return numbers, torch.zeros(b, 2, self.heads, slots)
 
     def attend_written(self, qkv: Tensor, first: int, ancestry: Tensor) -> Tensor:
         """Remember the keys and values of qkv (b, rows, 3, h, w), and attend: (b·rows, h·w)"""
-        return int8_attention.attend_written(
-            qkv, first, ancestry, self.written, self.written_scales
-        )
+        return int8_kernels.attend_written(qkv, first, ancestry, self.written, self.written_scales)
 
     def attend_source(self, query: Tensor, mask: Tensor) -> Tensor:
         """query (b, rows, h, w), mask (b, 1, 1, slots) → (b·rows, h·w)"""
-        return int8_attention.attend_source(query, mask, self.source, self.source_scales)
+        return int8_kernels.attend_source(query, mask, self.source, self.source_scales)
 
     def grow(self, slots: int, used: int) -> None:
         old, old_scales = self.written, self.written_scales
-        self.written, self.written_scales = self._room(len(old), slots)
+        self.written, self.written_scales = self._empty(len(old), slots)
         blocks = padded(used) * self.width  # whole ones: a slot of keys lies all over its block
         self.written[..., :blocks] = old[..., :blocks]
         self.written_scales[..., :used] = old_scales[..., :used]
@@ -59,7 +57,7 @@ class Int8LayerCache(LayerCache):
         keys = self.written[:, 0].view(blocked).transpose(3, 4).reshape(shape)
         values = self.written[:, 1].view(shape)
         scales = self.written_scales
-        self.written, self.written_scales = self._room(b, padded(kept))
+        self.written, self.written_scales = self._empty(b, padded(kept))
         index = slots[:, None, :, None].expand(-1, self.heads, -1, self.width)
         taken = keys.new_zeros(b, self.heads, padded(kept), self.width)
         taken[:, :, :kept] = keys.gather(2, index)

@@ -2,12 +2,16 @@
 
 import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from multibranch.nn import int8_kernels
+
+Multiply = Callable[[Tensor], Tensor]  # states (rows, in) → (rows, out)
 
 # PyTorch's libraries of int8 products, in the order of preference. oneDNN multiplies faster where a
 # product widens, FBGEMM where it narrows, and has less to do before and after: with few rows it is
@@ -55,17 +59,44 @@ class Int8Product:
             # PyTorch means to drop the type in which it takes such weights, not the product.
             warnings.filterwarnings("ignore", message=".*quantize_per_channel.*")
             rounded = torch.quantize_per_channel(weight, scales.double(), zeros, 0, torch.qint8)
-            self.few = self.many = _prepared(rounded, bias, _engine(_NARROWING))
-            if weight.shape[0] > weight.shape[1]:
-                self.many = _prepared(rounded, bias, _engine(_WIDENING))
-        # Without these instructions pairs of eight-bit products are summed in sixteen bits.
-        self.reduce_range = not torch.cpu._is_vnni_supported()
+            self.few = _Dynamic(_prepared(rounded, bias, _engine(_NARROWING)))
+            self.many: Multiply = self.few
+            if int8_kernels.library() is not None and torch.cpu._is_vnni_supported():
+                self.many = _Static(rounded.int_repr(), scales, bias)
+            elif weight.shape[0] > weight.shape[1]:
+                self.many = _Dynamic(_prepared(rounded, bias, _engine(_WIDENING)))
 
     def __call__(self, states: Tensor) -> Tensor:
         if not len(states):
             raise ValueError("an int8 product needs at least one row")
-        packed = self.few if len(states) < _FEW else self.many
-        return torch.ops.quantized.linear_dynamic(states, packed, self.reduce_range)
+        return (self.few if len(states) < _FEW else self.many)(states)
+
+
+class _Dynamic:
+    """PyTorch's product that rounds its input itself, of weights that a library has laid out."""
+
+    def __init__(self, packed: Any) -> None:
+        self.packed = packed
+        # Without these instructions pairs of eight-bit products are summed in sixteen bits.
+        self.reduce_range = not torch.cpu._is_vnni_supported()
+
+    def __call__(self, states: Tensor) -> Tensor:
+        return torch.ops.quantized.linear_dynamic(states, self.packed, self.reduce_range)
+
+
+class _Static:
+    """oneDNN's product of rounded states, which our own kernel rounds: less to do around it."""
+
+    def __init__(self, rounded: Tensor, scales: Tensor, bias: Tensor | None) -> None:
+        self.packed = torch.ops.onednn.qlinear_prepack(rounded, None)
+        self.scales, self.zeros, self.bias = scales, torch.zeros(len(scales)).long(), bias
+
+    def __call__(self, states: Tensor) -> Tensor:
+        rounded, scale, zero = int8_kernels.round_states(states)
+        weights = (self.packed, self.scales, self.zeros, self.bias)
+        return torch.ops.onednn.qlinear_pointwise(
+            rounded, scale, zero, *weights, 1.0, 0, torch.float32, "none", [], ""
+        )
 
 
 def _prepared(rounded: Tensor, bias: Tensor | None, engine: str) -> Any:

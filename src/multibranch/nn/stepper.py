@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from multibranch.nn import int8_attention
+from multibranch.nn import int8_kernels
 from multibranch.nn.attention import MultiBranchAttention
 from multibranch.nn.blocks import DecoderBlock, EncoderBlock
 from multibranch.nn.branching import fold
@@ -21,11 +21,10 @@ from multibranch.nn.cache import DecoderCache, LayerCache, Room, padded
 from multibranch.nn.drop import branch_factor
 from multibranch.nn.feed_forward import MultiBranchFeedForward
 from multibranch.nn.int8_cache import Int8LayerCache
-from multibranch.nn.products import Int8Product, Product
+from multibranch.nn.products import Int8Product, Multiply, Product
 from multibranch.nn.transformer import Memory, MultiBranchTransformer
 
-# A product of states (rows, in) → (rows, out); and what makes one of a weight and a bias.
-Multiply = Callable[[Tensor], Tensor]
+# What makes a product of a weight and a bias.
 MakeProduct = Callable[[Tensor, Tensor | None], Multiply]
 
 
@@ -217,8 +216,8 @@ class _Int8DecoderBlock(_DecoderBlock):
     @staticmethod
     def fits(blocks: Iterable[nn.Module]) -> bool:
         """Whether there are kernels for these blocks on this machine."""
-        widths = {block.attention.head_width for block in blocks}  # type: ignore[union-attr]
-        return int8_attention.library() is not None and all(width % 16 == 0 for width in widths)
+        widths = {int(block.attention.head_width) for block in blocks}  # type: ignore[union-attr,arg-type]
+        return int8_kernels.library() is not None and all(width % 16 == 0 for width in widths)
 
     def start(self, memory: Tensor, room: Room | None) -> LayerCache:
         return Int8LayerCache(self.project(memory))

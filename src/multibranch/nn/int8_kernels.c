@@ -1,17 +1,18 @@
-/* Attention of one decoding step over keys and values of eight bits.
+/* Decoding in eight bits on a CPU: rounding, and attention over rounded keys and values.
  *
  * A step's attention computes little and reads much: the keys and values of all that was read, in
- * every layer. In eight bits they take a quarter of the memory. Vectors of w numbers are rounded one
- * by one, each with a scale of its own: x = scale * n, n from -127 to 127.
+ * every layer. In eight bits they take a quarter of the memory. Vectors of w numbers are rounded
+ * one by one, each with a scale of its own: x = scale * n, n from -127 to 127.
  *
- * For each sentence and head, `kept` holds the keys and then, h heads further, the values of `slots`
- * slots, a multiple of 16: (b, 2, h, slots * w). Values lie slot by slot, (slots, w); keys in blocks
- * of as many slots as a vector has LANES, (slots / LANES, w, LANES): so many scores at once. `scales` is (b, 2, h,
- * slots). w is a multiple of 16. Masks hold 0 where a row looks, and -infinity where it does not;
- * every row looks somewhere. `scores` is room for (5, slots) numbers.
+ * For each sentence and head, `kept` holds the keys and then, h heads further, the values of
+ * `slots` slots, a multiple of 16: (b, 2, h, slots * w). Values lie slot by slot, (slots, w); keys
+ * in blocks of as many slots as a vector has LANES, (slots / LANES, w, LANES): so many scores at
+ * once. `scales` is (b, 2, h, slots). w is a multiple of 16. Masks hold 0 where a row looks, and
+ * -infinity where it does not; every row looks somewhere. `scores` is room for (5, slots) numbers.
  *
- * Vectors are those of GCC and Clang, of LANES numbers: 16 with AVX-512, 8 with AVX2. pyproject.toml
- * has this file compiled for both; nn/int8_attention.py takes the one that the machine can run.
+ * Vectors are those of GCC and Clang, of LANES numbers: 16 with AVX-512, 8 with AVX2.
+ * pyproject.toml has this file compiled for both; int8_kernels.py takes the one that the machine
+ * can run.
  */
 #include <immintrin.h>
 #include <math.h>
@@ -61,7 +62,8 @@ INLINE void narrow(Floats numbers, int8_t *to) {
     _mm_storeu_si128((__m128i *)to, _mm512_cvtepi32_epi8(_mm512_cvttps_epi32((__m512)numbers)));
 #else
     __m256i wholes = _mm256_cvttps_epi32((__m256)numbers);
-    __m128i halves = _mm_packs_epi32(_mm256_castsi256_si128(wholes), _mm256_extracti128_si256(wholes, 1));
+    __m128i high = _mm256_extracti128_si256(wholes, 1);
+    __m128i halves = _mm_packs_epi32(_mm256_castsi256_si128(wholes), high);
     _mm_storel_epi64((__m128i *)to, _mm_packs_epi16(halves, halves));
 #endif
 }
@@ -144,8 +146,8 @@ INLINE void keep(Head head, int64_t slot, const float *key, const float *value, 
  * and output of a row lie so many numbers behind those of the one before; scores is room for
  * (group, seen) numbers. */
 INLINE void attend(Head head, const float *query, int64_t query_stride, const float *mask,
-                   int64_t mask_stride, float *output, int64_t output_stride, int group, int64_t seen,
-                   int64_t width, float *scores) {
+                   int64_t mask_stride, float *output, int64_t output_stride, int group,
+                   int64_t seen, int64_t width, float *scores) {
     Floats top[GROUP], total[GROUP];
     for (int g = 0; g < group; g++) top[g] = (Floats){0} - INFINITY;
     for (int64_t first = 0; first < seen; first += LANES) {
@@ -181,16 +183,10 @@ INLINE void attend(Head head, const float *query, int64_t query_stride, const fl
             for (int part = 0; part < WIDE; part++) sums[g][part] = (Floats){0};
         for (int64_t slot = 0; slot < seen; slot++) {
             const int8_t *value = head.values + slot * width + from;
-            if (parts == WIDE) {
-                for (int part = 0; part < WIDE; part++) {
-                    Floats numbers = widen(value + part * LANES);
-                    for (int g = 0; g < group; g++) sums[g][part] += scores[g * seen + slot] * numbers;
-                }
-            } else {
-                for (int part = 0; part < parts; part++) {
-                    Floats numbers = widen(value + part * LANES);
-                    for (int g = 0; g < group; g++) sums[g][part] += scores[g * seen + slot] * numbers;
-                }
+            for (int part = 0; part < WIDE; part++) { /* a known number of times: in registers */
+                if (part >= parts) break;
+                Floats numbers = widen(value + part * LANES);
+                for (int g = 0; g < group; g++) sums[g][part] += scores[g * seen + slot] * numbers;
             }
         }
         for (int g = 0; g < group; g++)
@@ -217,12 +213,36 @@ INLINE void attend_all(Head head, const float *query, int64_t query_stride, cons
     }
 }
 
+/* So many numbers in eight bits without a sign, zero among them: x = scale * (n - zero). */
+float round_states(const float *numbers, int64_t count, uint8_t *to, int64_t *zero) {
+    Floats least = {0}, most = {0};
+    int64_t at = 0;
+    for (; at + LANES <= count; at += LANES) {
+        Floats here = load(numbers + at);
+        most = larger(here, most);
+        least = choose(here < least, here, least);
+    }
+    float top = largest(most), bottom = -largest(-least);
+    for (; at < count; at++) {
+        top = numbers[at] > top ? numbers[at] : top;
+        bottom = numbers[at] < bottom ? numbers[at] : bottom;
+    }
+    float scale = (top - bottom) / 255.0f + 1e-30f, factor = 1.0f / scale;
+    float shift = nearbyintf(-bottom * factor);
+    for (at = 0; at < count; at++) {
+        float n = nearbyintf(numbers[at] * factor) + shift;
+        to[at] = (uint8_t)(int32_t)(n < 0.0f ? 0.0f : n > 255.0f ? 255.0f : n);
+    }
+    *zero = (int64_t)shift;
+    return scale;
+}
+
 /* How many slots a block of keys has. */
 int lanes(void) { return LANES; }
 
 /* Keys and values of the sources, projected (b, s, 2, h, w), into kept and scales. */
 void keep_source(const float *projected, int64_t b, int64_t s, int64_t heads, int64_t width,
-                             int64_t slots, int8_t *kept, float *scales) {
+                 int64_t slots, int8_t *kept, float *scales) {
     for (int64_t i = 0; i < b; i++)
         for (int64_t slot = 0; slot < s; slot++)
             for (int64_t h = 0; h < heads; h++) {
@@ -234,8 +254,8 @@ void keep_source(const float *projected, int64_t b, int64_t s, int64_t heads, in
 
 /* query (b, rows, h, w), mask (b, slots) -> output (b, rows, h, w). */
 void attend_source(const float *query, int64_t b, int64_t rows, int64_t heads, int64_t width,
-                               const float *mask, int64_t slots, int8_t *kept, float *scales,
-                               float *output, float *scores) {
+                   const float *mask, int64_t slots, int8_t *kept, float *scales, float *output,
+                   float *scores) {
     int64_t stride = heads * width;
     for (int64_t i = 0; i < b; i++)
         for (int64_t h = 0; h < heads; h++) {
@@ -250,9 +270,9 @@ void attend_source(const float *query, int64_t b, int64_t rows, int64_t heads, i
  *
  * Keys and values go into the slots from `first` on, one a row; `seen` slots are then looked at. */
 void attend_written(const float *qkv, int64_t b, int64_t rows, int64_t heads, int64_t width,
-                                int64_t first, const float *mask, int64_t beam, int64_t mask_slots,
-                                int64_t seen, int64_t slots, int8_t *kept, float *scales,
-                                float *output, float *scores) {
+                    int64_t first, const float *mask, int64_t beam, int64_t mask_slots,
+                    int64_t seen, int64_t slots, int8_t *kept, float *scales, float *output,
+                    float *scores) {
     int64_t stride = heads * width;
     for (int64_t i = 0; i < b; i++)
         for (int64_t h = 0; h < heads; h++) {

@@ -1,4 +1,4 @@
-"""Attention of a decoding step over keys and values of eight bits (nn/int8_attention.c).
+"""Decoding in eight bits: rounding, and attention over rounded keys and values (int8_kernels.c).
 
 The C code is compiled as the package is installed, where there is a compiler for it. Its functions
 do not hold Python's lock: two batches run on two cores.
@@ -22,6 +22,7 @@ _WHOLE, _POINTER = ctypes.c_int64, ctypes.c_void_p
 _SIGNATURES: dict[str, list[Any]] = {
     "keep_source": [_POINTER, _WHOLE, _WHOLE, _WHOLE, _WHOLE, _WHOLE, _POINTER, _POINTER],
     "attend_source": [_POINTER, *4 * [_WHOLE], _POINTER, _WHOLE, *4 * [_POINTER]],
+    "round_states": [_POINTER, _WHOLE, _POINTER, ctypes.POINTER(_WHOLE)],
     "attend_written": [_POINTER, *5 * [_WHOLE], _POINTER, *4 * [_WHOLE], *4 * [_POINTER]],
 }
 
@@ -36,8 +37,19 @@ def library() -> ctypes.CDLL | None:
             for function, arguments in _SIGNATURES.items():
                 getattr(loaded, function).argtypes = arguments
                 getattr(loaded, function).restype = None
+            loaded.round_states.restype = ctypes.c_float
             return loaded
     return None
+
+
+def round_states(states: Tensor) -> tuple[Tensor, float, int]:
+    """float32 numbers as uint8 of the same shape, with a scale and a zero: scale·(n − zero)."""
+    states = states.contiguous()
+    rounded, zero = torch.empty_like(states, dtype=torch.uint8), _WHOLE()
+    scale = _loaded().round_states(
+        states.data_ptr(), states.numel(), rounded.data_ptr(), ctypes.byref(zero)
+    )
+    return rounded, scale, zero.value
 
 
 def lanes() -> int:
