@@ -66,7 +66,9 @@ class Room:
         if tensor.device.type != "cpu" or not size:
             return
         whole = tensor.detach().as_strided((size,), (1,), 0)
-        if math.isfinite(float(whole.sum(dtype=torch.promote_types(whole.dtype, torch.float32)))):
+        if not whole.is_floating_point() or math.isfinite(
+            float(whole.sum(dtype=torch.promote_types(whole.dtype, torch.float32)))
+        ):
             with self._lock:
                 insort(self._free, whole, key=Tensor.numel)
 

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from multibranch.nn import int8_kernels
-from multibranch.nn.cache import LayerCache, moved_within, padded
+from multibranch.nn.cache import LayerCache, Room, moved_within, padded
 
 
 class Int8LayerCache(LayerCache):
@@ -12,9 +12,11 @@ class Int8LayerCache(LayerCache):
 
     Args:
         projected: keys and values of the source, (b, s, 2, h, w), w a multiple of 16.
+        room: where memory comes from and goes to.
     """
 
-    def __init__(self, projected: Tensor) -> None:
+    def __init__(self, projected: Tensor, *, room: Room | None = None) -> None:
+        self._room = Room() if room is None else room
         b, s, _, self.heads, self.width = projected.shape
         self.source_length = s
         self.lanes = int8_kernels.lanes()
@@ -31,9 +33,10 @@ class Int8LayerCache(LayerCache):
         return True
 
     def _empty(self, b: int, slots: int) -> tuple[Tensor, Tensor]:
-        """Numbers (b, 2, h, slots·w) and scales (b, 2, h, slots); slots not in use count for 0."""
-        numbers = torch.empty(b, 2, self.heads, slots * self.width, dtype=torch.int8)
-        return numbers, torch.zeros(b, 2, self.heads, slots)
+        """Numbers (b, 2, h, slots·w) and scales (b, 2, h, slots), any but all of them finite."""
+        shape = (b, 2, self.heads)
+        numbers = self._room.take(torch.empty(0, dtype=torch.int8), *shape, slots * self.width)
+        return numbers, self._room.take(torch.empty(0), *shape, slots)
 
     def attend_written(self, qkv: Tensor, first: int, ancestry: Tensor) -> Tensor:
         """Remember the keys and values of qkv (b, rows, 3, h, w), and attend: (b·rows, h·w)"""
@@ -49,14 +52,16 @@ class Int8LayerCache(LayerCache):
         blocks = padded(used) * self.width  # whole ones: a slot of keys lies all over its block
         self.written[..., :blocks] = old[..., :blocks]
         self.written_scales[..., :used] = old_scales[..., :used]
+        self._room.give(old)
+        self._room.give(old_scales)
 
     def take_slots(self, slots: Tensor) -> None:
         b, kept = slots.shape
         shape = (b, self.heads, -1, self.width)
         blocked = (b, self.heads, -1, self.width, self.lanes)
-        keys = self.written[:, 0].view(blocked).transpose(3, 4).reshape(shape)
-        values = self.written[:, 1].view(shape)
-        scales = self.written_scales
+        old, old_scales = self.written, self.written_scales
+        keys = old[:, 0].view(blocked).transpose(3, 4).reshape(shape)
+        values = old[:, 1].view(shape)
         self.written, self.written_scales = self._empty(b, padded(kept))
         index = slots[:, None, :, None].expand(-1, self.heads, -1, self.width)
         taken = keys.new_zeros(b, self.heads, padded(kept), self.width)
@@ -65,11 +70,14 @@ class Int8LayerCache(LayerCache):
         self.written[:, 0].view(blocked).copy_(taken)
         self.written[:, 1].view(shape)[:, :, :kept] = values.gather(2, index)
         index = slots[:, None, None, :].expand(-1, 2, self.heads, -1)
-        self.written_scales[..., :kept] = scales.gather(3, index)
+        self.written_scales[..., :kept] = old_scales.gather(3, index)
+        self._room.give(old)
+        self._room.give(old_scales)
 
     def take_sentences(self, moved: Tensor, sources: Tensor, count: int) -> None:
         for name in ("source", "source_scales", "written", "written_scales"):
             setattr(self, name, moved_within(getattr(self, name), moved, sources)[:count])
 
     def close(self) -> None:
-        """Nothing: this memory is small, and not handed on."""
+        for tensor in (self.source, self.source_scales, self.written, self.written_scales):
+            self._room.give(tensor)

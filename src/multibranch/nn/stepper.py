@@ -220,7 +220,7 @@ class _Int8DecoderBlock(_DecoderBlock):
         return int8_kernels.library() is not None and all(width % 16 == 0 for width in widths)
 
     def start(self, memory: Tensor, room: Room | None) -> LayerCache:
-        return Int8LayerCache(self.project(memory))
+        return Int8LayerCache(self.project(memory), room=room)
 
     def attend_written(self, qkv: Tensor, layer: LayerCache, cache: DecoderCache) -> Tensor:
         assert isinstance(layer, Int8LayerCache)
