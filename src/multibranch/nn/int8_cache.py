@@ -33,10 +33,10 @@ class Int8LayerCache(LayerCache):
         return True
 
     def _empty(self, b: int, slots: int) -> tuple[Tensor, Tensor]:
-        """Numbers (b, 2, h, slots·w) and scales (b, 2, h, slots), any but all of them finite."""
+        """Numbers (b, 2, h, slots·w), any, and scales (b, 2, h, slots), which are 0."""
         shape = (b, 2, self.heads)
         numbers = self._room.take(torch.empty(0, dtype=torch.int8), *shape, slots * self.width)
-        return numbers, self._room.take(torch.empty(0), *shape, slots)
+        return numbers, torch.zeros(*shape, slots)
 
     def attend_written(self, qkv: Tensor, first: int, ancestry: Tensor) -> Tensor:
         """Remember the keys and values of qkv (b, rows, 3, h, w), and attend: (b·rows, h·w)"""
@@ -53,7 +53,6 @@ class Int8LayerCache(LayerCache):
         self.written[..., :blocks] = old[..., :blocks]
         self.written_scales[..., :used] = old_scales[..., :used]
         self._room.give(old)
-        self._room.give(old_scales)
 
     def take_slots(self, slots: Tensor) -> None:
         b, kept = slots.shape
@@ -72,12 +71,11 @@ class Int8LayerCache(LayerCache):
         index = slots[:, None, None, :].expand(-1, 2, self.heads, -1)
         self.written_scales[..., :kept] = old_scales.gather(3, index)
         self._room.give(old)
-        self._room.give(old_scales)
 
     def take_sentences(self, moved: Tensor, sources: Tensor, count: int) -> None:
         for name in ("source", "source_scales", "written", "written_scales"):
             setattr(self, name, moved_within(getattr(self, name), moved, sources)[:count])
 
     def close(self) -> None:
-        for tensor in (self.source, self.source_scales, self.written, self.written_scales):
-            self._room.give(tensor)
+        self._room.give(self.source)
+        self._room.give(self.written)
