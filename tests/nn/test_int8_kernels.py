@@ -83,17 +83,18 @@ def test_cache_operations_move_eight_bits_as_they_move_others(data):
     for number in range(data.draw(st.integers(1, 14))):
         rows = 1 if number == 0 and data.draw(st.booleans()) else beam
         qkv = torch.randn(b, rows, 3, h, w)
+        qkv[:, :, 0] *= w**-0.5  # queries come divided by √w; larger ones magnify what is rounded
         for cache in (exact, rough):
             cache.advance(rows)
         query, key, value = qkv.unbind(2)
         past = exact.append(exact.layers[0], key, value)
         expected = attended(query, *past, exact.ancestry)
         found = rough.layers[0].attend_written(qkv, rough.used - rough.open, rough.ancestry)
-        assert bool(((found - expected).norm(dim=1) < 0.05 * expected.norm(dim=1)).all())
+        assert bool(((found - expected).norm(dim=1) < 0.03 * expected.norm(dim=1)).all())
         memory = exact.layers[0].memory_key, exact.layers[0].memory_value
         expected = attended(query, *memory, torch.zeros(1))
         found = rough.layers[0].attend_source(query.contiguous(), rough.mask)
-        assert bool(((found - expected).norm(dim=1) < 0.05 * expected.norm(dim=1)).all())
+        assert bool(((found - expected).norm(dim=1) < 0.03 * expected.norm(dim=1)).all())
         beams = torch.randint(0, beam, (b, beam))
         stay = torch.randperm(b)[: data.draw(st.integers(1, b))]
         operation = data.draw(st.sampled_from(["none", "select", "tidy"]))

@@ -46,15 +46,13 @@ def round_states(states: Tensor) -> tuple[Tensor, float, int]:
     """float32 numbers as uint8 of the same shape, with a scale and a zero: scale·(n − zero)."""
     states = states.contiguous()
     rounded, zero = torch.empty_like(states, dtype=torch.uint8), _WHOLE()
-    scale = _loaded().round_states(
-        states.data_ptr(), states.numel(), rounded.data_ptr(), ctypes.byref(zero)
-    )
+    scale = _call("round_states", states, states.numel(), rounded, ctypes.byref(zero))
     return rounded, scale, zero.value
 
 
 def lanes() -> int:
     """How many slots a block of keys has."""
-    return int(_loaded().lanes())
+    return int(_call("lanes"))
 
 
 def keep_source(projected: Tensor, kept: Tensor, scales: Tensor) -> None:
@@ -63,32 +61,16 @@ def keep_source(projected: Tensor, kept: Tensor, scales: Tensor) -> None:
     kept (b, 2, h, slots·w) and scales (b, 2, h, slots) are the other functions', too.
     """
     b, s, _, heads, width = projected.shape
-    projected = projected.contiguous()
     slots = scales.shape[3]
-    _loaded().keep_source(
-        projected.data_ptr(), b, s, heads, width, slots, kept.data_ptr(), scales.data_ptr()
-    )
+    _call("keep_source", projected.contiguous(), b, s, heads, width, slots, kept, scales)
 
 
 def attend_source(query: Tensor, mask: Tensor, kept: Tensor, scales: Tensor) -> Tensor:
     """query (b, rows, h, w), divided by √w; mask (b, 1, 1, slots) → (b·rows, h·w)"""
-    b, rows, heads, width = query.shape
     slots = scales.shape[3]
-    mask = mask.contiguous()
-    output, scores = query.new_empty(b * rows, heads * width), query.new_empty(_GROUP, slots)
-    _loaded().attend_source(
-        query.data_ptr(),
-        b,
-        rows,
-        heads,
-        width,
-        mask.data_ptr(),
-        slots,
-        kept.data_ptr(),
-        scales.data_ptr(),
-        output.data_ptr(),
-        scores.data_ptr(),
-    )
+    output, scores = _results(query, slots)
+    seen = (mask.contiguous(), slots)
+    _call("attend_source", query, *query.shape, *seen, kept, scales, output, scores)
     return output
 
 
@@ -100,28 +82,25 @@ def attend_written(
     The rows' keys and values go into the slots from `first` on before rows attend. The ancestry is
     a part of one for all rows and slots, whose numbers lie one behind the other.
     """
-    b, rows, _, heads, width = qkv.shape
-    seen, slots = ancestry.shape[3], scales.shape[3]
-    output, scores = qkv.new_empty(b * rows, heads * width), qkv.new_empty(_GROUP, seen)
-    mask_slots = ancestry.stride(2)
-    _loaded().attend_written(
-        qkv.data_ptr(),
-        b,
-        rows,
-        heads,
-        width,
-        first,
-        ancestry.data_ptr(),
-        ancestry.stride(0) // mask_slots,
-        mask_slots,
-        seen,
-        slots,
-        kept.data_ptr(),
-        scales.data_ptr(),
-        output.data_ptr(),
-        scores.data_ptr(),
-    )
+    query, seen = qkv[:, :, 0], ancestry.shape[3]
+    output, scores = _results(query, seen)
+    slots = ancestry.stride(2)
+    mask = (ancestry, ancestry.stride(0) // slots, slots, seen)
+    cache = (scales.shape[3], kept, scales)
+    _call("attend_written", qkv, *query.shape, first, *mask, *cache, output, scores)
     return output
+
+
+def _results(query: Tensor, seen: int) -> tuple[Tensor, Tensor]:
+    """What rows (b, rows, h, w) attend to, (b·rows, h·w), and room for scores, to be filled."""
+    b, rows, heads, width = query.shape
+    return query.new_empty(b * rows, heads * width), query.new_empty(_GROUP, seen)
+
+
+def _call(function: str, *arguments: Any) -> Any:
+    """Tensors go as pointers, and live until the function is done."""
+    found = getattr(_loaded(), function)
+    return found(*(a.data_ptr() if isinstance(a, Tensor) else a for a in arguments))
 
 
 def _loaded() -> ctypes.CDLL:
