@@ -1,10 +1,11 @@
-"""Messages: an optional package is given back, or its absence is a sentence; numbers with nouns."""
+"""What messages need: packages that may be missing, too little memory, numbers with nouns."""
 
 import json
 
 import pytest
+import torch
 
-from multibranch.errors import UserError, counted, needed
+from multibranch.errors import UserError, counted, is_out_of_memory, needed
 
 
 def test_a_package_that_is_there_is_given_back() -> None:
@@ -18,6 +19,26 @@ def test_one_that_is_not_is_named_with_what_needs_it_and_how_to_get_it() -> None
         "Drawing needs the package no_such_package, which is not installed; "
         "install it with: pip install 'multibranch[study]'"
     )
+
+
+@pytest.mark.parametrize(
+    ("error", "is_it"),
+    [
+        (MemoryError(), True),
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"), True),
+        (RuntimeError("CUDA error: out of memory"), True),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate"), True),
+        (RuntimeError("shapes do not match"), False),
+        (ValueError("out of memory"), False),
+    ],
+)
+def test_too_little_memory_is_recognised_also_where_a_compiler_wraps_it(
+    error: Exception, is_it: bool
+) -> None:
+    assert is_out_of_memory(error) is is_it
+    wrapped = RuntimeError("backend failed")
+    wrapped.__cause__ = error
+    assert is_out_of_memory(wrapped) is is_it
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """The one error that the command line turns into a line of text and exit status 2.
 
-That an optional package is missing is such an error, which `needed` raises. `counted` is for the
-numbers in messages.
+That an optional package is missing is such an error, which `needed` raises. `is_out_of_memory` says
+which errors of Python and PyTorch mean too little memory. `counted` is for numbers in messages.
 """
 
 import importlib
@@ -25,6 +25,23 @@ def needed(package: str, *, install: str, purpose: str) -> ModuleType:
             f"{purpose} needs the package {package}, which is not installed; "
             f"install it with: pip install {install}"
         ) from error
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that memory is used up: Python's own, or PyTorch's on any device.
+
+    Compilers wrap PyTorch's own, so that what an error came from counts too.
+    """
+    said = ("out of memory", "can't allocate memory")
+    while True:
+        if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+            return True
+        if isinstance(error, RuntimeError) and any(words in str(error) for words in said):
+            return True
+        before = error.__cause__ or error.__context__
+        if before is None:
+            return False
+        error = before
 
 
 def counted(number: float, one: str, many: str | None = None) -> str:

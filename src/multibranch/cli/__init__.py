@@ -15,7 +15,7 @@ from typing import NoReturn
 from multibranch import __version__
 from multibranch.cli.formatting import HelpFormatter
 from multibranch.cli.interrupts import STATUS, import_interruptible
-from multibranch.errors import UserError
+from multibranch.errors import UserError, is_out_of_memory
 
 VERBS = {
     "demo": "show the whole path on a built-in corpus in a few minutes",
@@ -68,7 +68,7 @@ def _run(words: Sequence[str], verb: str | None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (MemoryError, RuntimeError) as error:
-        if not _lacks_memory(error):
+        if not is_out_of_memory(error):
             raise
         said = (
             "there is not enough memory for this: make the model, the beam or the batches smaller"
@@ -81,12 +81,6 @@ def _run(words: Sequence[str], verb: str | None) -> int:
         where = f"{error.filename}: " if error.filename else ""
         print(f"multibranch {args.verb}: {where}{os.strerror(error.errno)}", file=sys.stderr)
         return 2
-
-
-def _lacks_memory(error: Exception) -> bool:
-    """Whether an error says that memory is used up: Python's own, or PyTorch's on any device."""
-    said = ("out of memory", "can't allocate memory")
-    return isinstance(error, MemoryError) or any(words in str(error) for words in said)
 
 
 def _take_more(args: argparse.Namespace, rest: list[str]) -> list[str]:

@@ -20,14 +20,14 @@ from typing import Any
 import torch
 
 from multibranch.data import PreparedData
-from multibranch.errors import counted
+from multibranch.errors import counted, is_out_of_memory
 from multibranch.training import setup
 from multibranch.training.bad_batches import BadBatches
 from multibranch.training.config import Config
 from multibranch.training.disk import refusals_explained
 from multibranch.training.display import Display
 from multibranch.training.keeping import Keeping
-from multibranch.training.memory import is_out_of_memory, out_of_memory
+from multibranch.training.memory import out_of_memory
 from multibranch.training.optimiser import Optimiser
 from multibranch.training.processes import join
 from multibranch.training.progress import Outcome, Progress, reason_to_stop, share_done

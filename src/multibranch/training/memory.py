@@ -1,4 +1,4 @@
-"""What to say when the GPU's memory is not enough: the budget to set."""
+"""What to say when there is not enough memory to train: the budget to set."""
 
 from multibranch.errors import UserError
 from multibranch.training.config import TrainConfig
@@ -6,34 +6,21 @@ from multibranch.training.config import TrainConfig
 LEAST_TOKENS = 256
 
 
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that the GPU's memory is used up; compilers wrap PyTorch's own."""
-    while True:
-        if type(error).__name__ == "OutOfMemoryError":
-            return True
-        if isinstance(error, RuntimeError) and "out of memory" in str(error):
-            return True
-        before = error.__cause__ or error.__context__
-        if before is None:
-            return False
-        error = before
-
-
 def out_of_memory(train: TrainConfig, *, model_fits: bool) -> UserError:
     """The sentence for it. `model_fits`: whether the weights and Adam's moments found room."""
     share = "share the weights out between GPUs (torchrun with train.sharding: full)"
     if not model_fits:
         return UserError(
-            "the GPU's memory is not enough for the model's weights and Adam's moments: make the "
+            "there is not enough memory for the model's weights and Adam's moments: make the "
             f"model smaller, or {share}"
         )
     if train.tokens < 2 * LEAST_TOKENS:
         return UserError(
-            f"the GPU's memory is not enough, though batches have only {train.tokens} tokens "
+            f"there is not enough memory, though batches have only {train.tokens} tokens "
             f"(train.tokens): make the model smaller, or {share}"
         )
     return UserError(
-        f"the GPU's memory is not enough for batches of {train.tokens} tokens: set train.tokens "
+        f"there is not enough memory for batches of {train.tokens} tokens: set train.tokens "
         f"to {train.tokens // 2} and train.accumulate to {2 * train.accumulate}, which makes "
         "updates of the same size (a run that has saved something needs a new train.output)"
     )
