@@ -124,18 +124,35 @@ def test_json_has_what_the_model_wrote_and_its_format(
 def test_lines_of_standard_input_are_descriptions(
     model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lines = f"{DESCRIPTION}\n\nreturn the players\n"
+    lines = f"{DESCRIPTION}\nreturn the players\n"
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(lines.encode())))
     assert main(["generate", str(model), "--json"]) == 0
     said = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [each["source"] for each in said] == [DESCRIPTION, "", "return the players"]
+    assert [each["source"] for each in said] == [DESCRIPTION, "return the players"]
     assert said[0]["hypotheses"][0]["parses"] is True
-    assert said[1]["hypotheses"][0]["code"] == ""
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(lines.encode())))
     assert main(["generate", str(model)]) == 0
     out = capsys.readouterr().out
     assert out.startswith(f"# {DESCRIPTION}\n# 1: parses")
     assert "\n# return the players\n# 1: " in out
+
+
+@pytest.mark.parametrize("blank", ["", " \t"], ids=["empty", "blanks"])
+def test_a_blank_line_stays_blank_and_neither_parses_nor_fails_to(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], blank: str
+) -> None:
+    (tmp_path / "in.txt").write_text(f"{DESCRIPTION}\n{blank}\n{DESCRIPTION}\n")
+    words = ["generate", str(model), "--input", str(tmp_path / "in.txt"), "--valid-only"]
+    assert main([*words, "--json", "--n-best", "2"]) == 0
+    said = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert (said[1]["line"], said[1]["source"]) == (2, blank)
+    (nothing,) = said[1]["hypotheses"]
+    assert (nothing["code"], nothing["tokens"], nothing["parses"]) == ("", "", None)
+    assert said[0]["hypotheses"] == said[2]["hypotheses"]
+    assert said[0]["hypotheses"][0]["parses"] is True
+    assert main(words) == 0
+    before, after = capsys.readouterr().out.split("\n\n\n")  # one blank line ends every program
+    assert before.startswith(f"# {DESCRIPTION}\n# 1: parses") and after == f"{before}\n\n"
 
 
 def test_valid_only_lists_what_parses_first(

@@ -7,13 +7,15 @@
 
 Every output comes with a comment that says whether it parses, and its score. The language is the
 model's. Without a description every line of standard input, or of the file that --input names, is
-one; progress then goes to standard error. Code is highlighted in a terminal and plain elsewhere.
+one; progress then goes to standard error. A blank line asks for nothing, and stays blank. Code is
+highlighted in a terminal and plain elsewhere.
 
 With --valid-only, an option beyond the paper, outputs that parse come before the others that the
 beam found. With --json every description becomes one line of JSON: {"line", "source", "language",
 "hypotheses": [{"code", "tokens", "parses", "score", "log_probability", "unknowns"}]}; `code` is
 formatted, `tokens` what the model wrote, `unknowns` at how many of them <unk> was the most
-probable. Scores are log-probability / length^α.
+probable. A blank line has one hypothesis, with empty `code`, and null for `parses`. Scores are
+log-probability / length^α.
 """
 
 import argparse
@@ -45,7 +47,7 @@ class Program(NamedTuple):
 
     code: str
     tokens: str
-    parses: bool
+    parses: bool | None  # None for a blank line, which asks for no program
     score: float
     log_probability: float
     unknowns: int
@@ -115,8 +117,11 @@ def run(args: argparse.Namespace) -> None:
             for source, hypotheses in zip(lot, found):
                 number += 1
                 where = "" if args.descriptions or typed else f"line {number}: "
-                _tell_unknown_words(generator, source, where)
-                programs = [_program(each, generator.language) for each in hypotheses]
+                words = generator.translator.text.tokenise(source, "source").split()
+                _tell_unknown_words(generator, words, where)
+                programs = [
+                    _program(each, generator.language, asked=bool(words)) for each in hypotheses
+                ]
                 if args.json:
                     line = _json_line(number, source, generator.language, programs)
                     print(line, file=file, flush=True)
@@ -135,27 +140,25 @@ def _lots(lines: "Iterable[str]", size: int) -> "Iterator[list[str]]":
         yield lot
 
 
-def _program(hypothesis: "Hypothesis", language: str) -> Program:
+def _program(hypothesis: "Hypothesis", language: str, *, asked: bool) -> Program:
     from multibranch.metrics import parses
     from multibranch.text.code import code_to_text
 
     return Program(
         code=code_to_text(hypothesis.text, language),
         tokens=hypothesis.text,
-        parses=parses(hypothesis.text, language),
+        parses=parses(hypothesis.text, language) if asked else None,
         score=round(hypothesis.score, 6),
         log_probability=round(hypothesis.log_probability, 6),
         unknowns=hypothesis.unknowns,
     )
 
 
-def _tell_unknown_words(generator: "CodeGenerator", source: str, where: str) -> None:
+def _tell_unknown_words(generator: "CodeGenerator", words: list[str], where: str) -> None:
     """Words that the model has never seen are read as <unk>: say so, on standard error."""
     import sys
 
-    text = generator.translator.text
-    words = text.tokenise(source, "source").split()
-    known = text.tokenizer("source").token_to_id
+    known = generator.translator.text.tokenizer("source").token_to_id
     missing = [word for word in dict.fromkeys(words) if known(word) is None]
     if missing:
         print(f"{where}not in the model's vocabulary: {', '.join(missing)}", file=sys.stderr)
@@ -175,6 +178,9 @@ def _show(console: "Console", source: str, language: str, programs: list[Program
     from rich.text import Text
 
     comment = _COMMENT[language]
+    if all(program.parses is None for program in programs):
+        console.print()
+        return
     if source:
         console.print(Text(f"{comment} {source}", style="bold"))
     for number, program in enumerate(programs, 1):
