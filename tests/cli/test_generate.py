@@ -178,6 +178,21 @@ def test_words_that_the_model_has_never_seen_are_named(
     assert "zebras" not in captured.out
 
 
+@pytest.mark.parametrize("verb", ["generate", "translate"])
+def test_quiet_leaves_standard_error_to_errors(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], verb: str
+) -> None:
+    (tmp_path / "in.txt").write_text("count all zebras .\n")
+    words = [verb, str(model), "--input", str(tmp_path / "in.txt"), "--max-length", "40"]
+    assert main(words) == 0
+    told = capsys.readouterr()
+    assert len(told.err.splitlines()) == 2
+    assert main([*words, "--quiet"]) == 0
+    assert capsys.readouterr() == (told.out, "")
+    assert main([*words, "--quiet", "--n-best", "9"]) == 2
+    assert "cannot give the 9 best" in capsys.readouterr().err
+
+
 def test_help_says_how_long_code_may_be(capsys: pytest.CaptureFixture[str]) -> None:
     for verb, said, shows_ratio in (
         ("generate", f"(default: the model directory's, else {CODE_LENGTH})", False),

@@ -7,8 +7,9 @@
 
 Every output comes with a comment that says whether it parses, and its score. The language is the
 model's. Without a description every line of standard input, or of the file that --input names, is
-one; progress then goes to standard error. A blank line asks for nothing, and stays blank. Code is
-highlighted in a terminal and plain elsewhere.
+one; progress then goes to standard error. Words that the model does not know are named there, too.
+A blank line asks for nothing, and stays blank. Code is highlighted in a terminal and plain
+elsewhere.
 
 With --valid-only, an option beyond the paper, outputs that parse come before the others that the
 beam found. With --json every description becomes one line of JSON: {"line", "source", "language",
@@ -71,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--output", metavar="FILE", help="where to write, whole or not at all; not the input"
     )
     parser.add_argument("--json", action="store_true", help="write one JSON object a description")
-    parser.add_argument("--quiet", action="store_true", help="no progress")
+    parser.add_argument("--quiet", action="store_true", help="nothing on standard error but errors")
     add_device(parser)
     add_search_arguments(parser, differing=_HELP)
 
@@ -118,7 +119,8 @@ def run(args: argparse.Namespace) -> None:
                 number += 1
                 where = "" if args.descriptions or typed else f"line {number}: "
                 words = generator.translator.text.tokenise(source, "source").split()
-                _tell_unknown_words(generator, words, where)
+                if not args.quiet:
+                    _tell_unknown_words(generator, words, where)
                 programs = [
                     _program(each, generator.language, asked=bool(words)) for each in hypotheses
                 ]

@@ -155,7 +155,8 @@ def _tell_of_layout(args: argparse.Namespace, translator: "Translator") -> None:
     from multibranch.text.code import LANGUAGES
 
     kept = args.tokenised or getattr(args, "json", False)
-    if translator.text.settings.target in LANGUAGES and not kept:
+    quiet = getattr(args, "quiet", False)
+    if translator.text.settings.target in LANGUAGES and not kept and not quiet:
         print(
             f"multibranch {args.verb}: {args.models[0]} writes code, which loses its layout on one "
             "line: `multibranch generate` keeps it, and so do the tokens that --tokenised gives",

@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="source tokens to decode together (default: 1024, with ctranslate2 256, fewer with a "
         "beam above 5; on a GPU what its memory holds)",
     )
-    parser.add_argument("--quiet", action="store_true", help="no progress")
+    parser.add_argument("--quiet", action="store_true", help="nothing on standard error but errors")
     add_search_arguments(parser)
 
 
