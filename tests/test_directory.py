@@ -345,9 +345,16 @@ def test_a_copy_elsewhere_works(folder: Path, tmp_path: Path) -> None:
 def test_a_run_that_was_stopped_is_said_to_be_one(folder: Path) -> None:
     run = folder.parent / "run"
     run.mkdir()
-    folder.rename(run / "best")
-    with pytest.raises(UserError, match=r"has not ended: start its training again .*run/best"):
+    (run / "config.yaml").write_text("task: translation\n")
+    with pytest.raises(UserError, match="is no model directory"):  # a file of one's own
         load_model(run)
+    folder.rename(run / "best")
+    with pytest.raises(UserError) as raised:
+        load_model(run)
+    assert str(raised.value) == (
+        f"{run} holds a training that has not ended: `multibranch train {run}/config.yaml` goes on "
+        f"with it; its best weights so far are in {run}/best"
+    )
     load_model(run / "best")
 
 

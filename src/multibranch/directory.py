@@ -29,6 +29,7 @@ from multibranch.text import BOS, EOS, PAD, UNK, TextPipeline
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 EXPORTED = "multibranch.json"  # what an exported folder has, and a model directory has not
+RUN, LOCK = "config.yaml", ".lock"  # what the folder of a run of training has from its beginning
 MODEL_TYPE = "multibranch"
 
 
@@ -151,10 +152,12 @@ def config_path(folder: Path) -> Path:
             "--engine ctranslate2)"
         )
     if not (folder / CONFIG).is_file():
-        if (folder / "best" / CONFIG).is_file():
+        best = folder / "best"
+        validated = (best / CONFIG).is_file()
+        if (folder / RUN).is_file() and (validated or (folder / LOCK).is_file()):
             raise UserError(
-                f"{folder} holds a run that has not ended: start its training again to go on, or "
-                f"take its best weights so far, {folder / 'best'}"
+                f"{folder} holds a training that has not ended: `multibranch train {folder / RUN}` "
+                f"goes on with it{f'; its best weights so far are in {best}' if validated else ''}"
             )
         raise UserError(f"{folder} is no model directory: it has no {CONFIG}")
     return folder / CONFIG

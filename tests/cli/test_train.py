@@ -37,6 +37,7 @@ CONFIG = {
         "tensorboard": False,
     },
 }
+EXPORT = ["--format", "onnx", "--output", "exported"]
 
 
 @pytest.fixture(scope="module")
@@ -220,7 +221,13 @@ def test_ctrl_c_saves_says_so_and_the_next_start_goes_on(
     assert "Traceback" not in told
     (saved,) = (tmp_path / "run" / "resume").glob("update-*")
     done = int(saved.name.removeprefix("update-"))
-    assert main(["train", str(config), "--train.max_updates", str(done + 1)]) == 0
+    run = str(tmp_path / "run")
+    for verb in (["translate", run], ["evaluate", run], ["export", run, *EXPORT]):
+        assert main(verb) == 2
+        message = capsys.readouterr().err
+        assert f"{run} holds a training that has not ended: `multibranch train " in message
+    going_on = message.split("`")[1].split()[1:]
+    assert main([*going_on, "--train.max_updates", str(done + 1)]) == 0
     assert f"resuming after update {done}" in capsys.readouterr().err
 
 

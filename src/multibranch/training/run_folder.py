@@ -5,11 +5,10 @@ from pathlib import Path
 from typing import IO
 
 from multibranch import configuration
+from multibranch.directory import LOCK, RUN
 from multibranch.disk import check_place, clean_up, sync
 from multibranch.errors import UserError
 from multibranch.training.config import Config
-
-CONFIG = "config.yaml"
 
 # What may change between a run and its continuation without making it another run.
 FREE_KEYS = (
@@ -45,7 +44,7 @@ class RunFolder:
         It is ours when it is empty, when it holds a run of the same configuration, or a run that
         ended before anything of it was saved; and when no other process is at work in it.
         """
-        place = self.path / CONFIG
+        place = self.path / RUN
         if place.is_file():
             self._compare(configuration.load(Config, place), config)
         elif self.path.exists() and not self.path.is_dir():
@@ -58,7 +57,7 @@ class RunFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         self._acquire()
         clean_up(self.path)
-        beside = self.path / f".{CONFIG}"
+        beside = self.path / f".{RUN}"
         beside.write_text(configuration.to_yaml(config), encoding="utf-8")
         sync(beside)
         beside.replace(place)
@@ -88,7 +87,7 @@ class RunFolder:
 
     def _acquire(self) -> None:
         """Hold the folder until `release`, or until this process ends in whatever way."""
-        self._lock = (self.path / ".lock").open("w")
+        self._lock = (self.path / LOCK).open("w")
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
