@@ -32,7 +32,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from multibranch.errors import UserError
+from multibranch.errors import UserError, counted
 from multibranch.study.bench import Bench, parse_data
 from multibranch.study.experiment import Experiment
 from multibranch.study.order import next_experiment
@@ -297,7 +297,8 @@ def main() -> int:
         return 2
     served = args.mps and mps(args.work / ".mps", begin=True)
     run = Run(jobs, args.out, began + 60 * args.minutes)
-    print(f"{len(jobs)} trials, {args.workers} workers, {args.minutes:g} minutes", flush=True)
+    trials, workers = counted(len(jobs), "trial"), counted(args.workers, "worker")
+    print(f"{trials}, {workers}, {counted(args.minutes, 'minute')}", flush=True)
     try:
         work(run, min(args.workers, len(jobs)), threads)
     finally:
@@ -318,7 +319,7 @@ def main() -> int:
         },
     }
     (args.out / "summary.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
-    print(f"{len(done)} of {len(jobs)} trials done in {summary['seconds']} s", flush=True)
+    print(f"{len(done)} of {trials} done in {summary['seconds']} s", flush=True)
     return 1 if run.errors else 0
 
 

@@ -56,6 +56,8 @@ def test_trials_of_a_bare_machine_are_scored_and_taken_in(
         timeout=200,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.startswith("3 trials, 1 worker, 3 minutes\n")
+    assert "\n3 of 3 trials done in " in done.stdout
     assert sorted(path.name for path in out.iterdir()) == [
         "hypotheses.jsonl.gz",
         "summary.json",
