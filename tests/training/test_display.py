@@ -21,6 +21,7 @@ RECORD = {
     "tokens_per_second": 12345.6,
     "seconds": 10.0,
 }
+PACE = {"update": 1207, "epoch": 4, "tokens_per_second": 999.0}
 
 
 def shown(display: Display, *, terminal: bool) -> io.StringIO:
@@ -49,6 +50,45 @@ def test_progress_on_a_terminal_is_redrawn(tmp_path: Path) -> None:
         display.progress({**RECORD, "update": 1201, "skipped": 4}, share=None, left=None)
     assert "1,201" in text.getvalue() and "4 skipped" in text.getvalue()
     assert "\x1b[" in text.getvalue()
+
+
+def test_the_line_on_a_terminal_moves_between_reports(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 100.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    display = Display(tmp_path, tensorboard=False)
+    text = shown(display, terminal=True)
+    with display:
+        display.progress(RECORD, share=None, left=None)
+        now += 0.9
+        assert not display.stands_still()
+        now += 0.1
+        assert display.stands_still()
+        display.move(PACE, share=0.5, left=60)
+        assert not display.stands_still()
+    drawn = "epoch 4  update 1,207  loss 4.500  ppl 20.09  999 tok/s  norm 0.75   50%  1:00 left"
+    assert drawn in text.getvalue()
+    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 1  # reports only
+
+
+def test_it_moves_before_the_first_report_of_a_run_that_was_resumed(tmp_path: Path) -> None:
+    display = Display(tmp_path, tensorboard=False)
+    text = shown(display, terminal=True)
+    with display:
+        assert display.stands_still()
+        display.move(PACE, share=None, left=None)
+    assert "epoch 4  update 1,207  999 tok/s\x1b" in text.getvalue()
+
+
+def test_without_a_terminal_no_line_can_stand_still(tmp_path: Path) -> None:
+    for quiet, terminal in ((False, False), (True, True)):
+        display = Display(tmp_path, quiet=quiet, tensorboard=False)
+        text = shown(display, terminal=terminal)
+        display.console.quiet = quiet
+        with display:
+            assert not display.stands_still()
+        assert text.getvalue() == ""
 
 
 def test_validation_shows_the_best_the_score_and_the_branches(tmp_path: Path) -> None:

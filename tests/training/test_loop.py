@@ -15,7 +15,7 @@ from multibranch.nn import MultiBranchTransformer
 from multibranch.training import Progress, TrainConfig, Trainer
 from multibranch.training.processes import Processes
 from multibranch.training.progress import reason_to_stop, share_done
-from multibranch.training.step import Objective
+from multibranch.training.step import Objective, Step
 from multibranch.training.validation import validation_loss
 
 
@@ -131,6 +131,24 @@ def test_reported_losses_are_those_of_the_batches(
     plain = torch.nn.functional.cross_entropy(logits, batch.target_output, ignore_index=1)
     trainer.folder.release()
     assert tiny.records(tmp_path / "run", "train")[0]["plain"] == pytest.approx(plain.item())
+
+
+def test_between_reports_the_live_line_moves_and_the_device_is_not_asked(
+    toy: Path, tmp_path: Path, tiny: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tiny.config(toy, tmp_path / "run", max_updates=6, log_every=4)
+    trainer = Trainer(config, PreparedData.open(toy), quiet=True)
+    moved, asked = [], []
+    read = Step.statistics
+    monkeypatch.setattr(trainer.display, "stands_still", lambda: True)
+    monkeypatch.setattr(trainer.display, "move", lambda pace, **how_far: moved.append(pace))
+    monkeypatch.setattr(
+        Step, "statistics", lambda step: asked.append(trainer.progress.update) or read(step)
+    )
+    trainer.run()
+    assert [pace["update"] for pace in moved] == [2, 3, 5, 6]
+    assert all(pace["tokens_per_second"] > 0 for pace in moved)
+    assert asked == [1, 4] == [each["update"] for each in tiny.records(tmp_path / "run", "train")]
 
 
 def test_the_seed_decides_everything(toy: Path, tmp_path: Path, tiny: SimpleNamespace) -> None:

@@ -1,7 +1,8 @@
 """What a run shows and records: a live line, metrics.jsonl and TensorBoard.
 
-On a terminal the line is redrawn with progress and time left; elsewhere a line is printed for a
-report, at most one every few seconds. Only the first process has a display.
+On a terminal the line is redrawn with progress and time left, between reports once a second;
+elsewhere a line is printed for a report, at most one every few seconds. Only the first process has
+a display.
 """
 
 import json
@@ -34,6 +35,7 @@ class Display:
         self._wants_tensorboard = tensorboard and folder is not None
         self._after: int | None = None
         self._shown = 0.0
+        self._reported: dict[str, Any] = {}  # the last report
 
     def start(self, progress: Progress | None) -> None:
         """Forget what was recorded after this progress, which will be run, and recorded, again.
@@ -70,22 +72,29 @@ class Display:
     def progress(self, record: dict[str, Any], *, share: float | None, left: float | None) -> None:
         """Show and keep one report of training; `share` is how much of the run is done."""
         self.record("train", record)
-        line = (
-            f"epoch {record['epoch']}  update {record['update']:,}  "
-            f"loss {record['loss']:.3f}  ppl {_perplexity(record['plain'])}  "
-            f"{record['tokens_per_second']:,.0f} tok/s  norm {record['norm']:.2f}"
-        )
-        if share is not None:
-            line += f"  {100 * share:3.0f}%"
-        if left is not None:
-            line += f"  {clock(left)} left"
-        if record.get("skipped"):
-            line += f"  {record['skipped']} skipped"
+        self._reported = record
         if self._live is not None:
-            self._live.update(Text(line, style="cyan"))
+            self._redraw(_line(record, share, left))
         elif time.monotonic() - self._shown > 5 or record["update"] <= 1:
             self._shown = time.monotonic()
-            self.console.print(line, soft_wrap=True, markup=False)
+            self.console.print(_line(record, share, left), soft_wrap=True, markup=False)
+
+    def stands_still(self) -> bool:
+        """Whether there is a live line that has not moved for a second."""
+        return self._live is not None and time.monotonic() - self._shown >= 1
+
+    def move(self, pace: dict[str, Any], *, share: float | None, left: float | None) -> None:
+        """Redraw the live line between reports; losses and norm stay those of the last one.
+
+        pace: the update, the epoch and the tokens a second, which is all that is known without
+        asking the device.
+        """
+        self._redraw(_line({**self._reported, **pace}, share, left))
+
+    def _redraw(self, line: str) -> None:
+        if self._live is not None:
+            self._shown = time.monotonic()
+            self._live.update(Text(line, style="cyan"))
 
     def validation(self, record: dict[str, Any], *, best: bool) -> None:
         """Show and keep one validation."""
@@ -156,6 +165,23 @@ def _forget(path: Path, progress: Progress | None) -> None:
     beside = path.with_name(f".{path.name}")
     beside.write_text("".join(kept), encoding="utf-8")
     beside.replace(path)
+
+
+def _line(record: dict[str, Any], share: float | None, left: float | None) -> str:
+    """How training goes; a run that was resumed has no loss to tell before its first report."""
+    parts = [f"epoch {record['epoch']}", f"update {record['update']:,}"]
+    if "loss" in record:
+        parts += [f"loss {record['loss']:.3f}", f"ppl {_perplexity(record['plain'])}"]
+    parts.append(f"{record['tokens_per_second']:,.0f} tok/s")
+    if "norm" in record:
+        parts.append(f"norm {record['norm']:.2f}")
+    if share is not None:
+        parts.append(f"{100 * share:3.0f}%")
+    if left is not None:
+        parts.append(f"{clock(left)} left")
+    if record.get("skipped"):
+        parts.append(f"{record['skipped']} skipped")
+    return "  ".join(parts)
 
 
 def clock(seconds: float) -> str:

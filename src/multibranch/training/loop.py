@@ -238,6 +238,8 @@ class Trainer:
             self._check_skipped()
             if self.progress.update % self.train.log_every == 0 or self.progress.update == 1:
                 self._report()
+            elif self.display.stands_still():
+                self.display.move(self._pace(), **self._how_far())
             if self._is_time_to_validate():
                 self._validate()
 
@@ -303,31 +305,41 @@ class Trainer:
         """Read the device's statistics, show and record them."""
         statistics = self.step.statistics()
         self.progress.skipped += statistics.skipped
-        now = time.monotonic()
-        before, tokens = self._reported
-        self._reported = (now, self.progress.tokens)
+        pace = self._pace()
+        self._reported = (time.monotonic(), self.progress.tokens)
         counted = statistics.tokens
         loss, plain, all_counted = self.processes.total(
             statistics.smoothed * counted, statistics.plain * counted, counted
         )
-        share, left = share_done(
-            self.train, self.progress, batches=len(self.batches), seconds=self._seconds()
-        )
         self.display.progress(
             {
-                "update": self.progress.update,
-                "epoch": self.progress.epoch + 1,  # the one that is under way
+                **pace,
                 "loss": loss / max(1, all_counted),
                 "plain": plain / max(1, all_counted),
                 "norm": statistics.norm,
                 "learning_rate": self._rate(self.progress.update),
                 "skipped": self.progress.skipped,
-                "tokens_per_second": (self.progress.tokens - tokens) / max(now - before, 1e-9),
                 "seconds": self._seconds(),
             },
-            share=share,
-            left=left,
+            **self._how_far(),
         )
+
+    def _pace(self) -> dict[str, Any]:
+        """Where training stands, and its speed since the last report; the device is not asked."""
+        progress, (before, tokens) = self.progress, self._reported
+        took = max(time.monotonic() - before, 1e-9)
+        return {
+            "update": progress.update,
+            "epoch": progress.epoch + 1,  # the one that is under way
+            "tokens_per_second": (progress.tokens - tokens) / took,
+        }
+
+    def _how_far(self) -> dict[str, float | None]:
+        """How much of the run is done, and the seconds left."""
+        share, left = share_done(
+            self.train, self.progress, batches=len(self.batches), seconds=self._seconds()
+        )
+        return {"share": share, "left": left}
 
     def _validate_start(self) -> None:
         """Note the loss before the first update: proximal initialisation starts at its model's."""
