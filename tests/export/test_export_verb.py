@@ -59,6 +59,28 @@ def test_the_result_is_a_table_or_json(run, tmp_path, directory):
     assert 0 < said["largest_difference"] < 0.5
 
 
+@pytest.mark.parametrize(
+    ("format", "package", "wrote", "engine"),
+    [
+        ("ctranslate2", "ctranslate2", "the weights in float32", "CTranslate2"),
+        ("onnx", "onnxruntime", "encoder.onnx and decoder.onnx", "onnxruntime"),
+    ],
+)
+def test_each_step_is_told_as_it_begins(run, tmp_path, directory, format, package, wrote, engine):
+    pytest.importorskip(package, reason=f"{package} is not installed")
+    words = ["export", directory, "--format", format, "--json", "--output"]
+    status, out, err = run(*words, tmp_path / "told")
+    assert status == 0
+    assert err.splitlines() == [
+        "folding the branches into heads",
+        f"writing {wrote}",
+        f"checking it: running it with {engine} and with PyTorch",
+    ]
+    status, quiet, err = run(*words, tmp_path / "quiet", "--quiet")
+    assert (status, err) == (0, "")
+    assert json.loads(quiet) == {**json.loads(out), "output": str(tmp_path / "quiet")}
+
+
 def test_translate_with_the_engine_gives_our_output(run, exported, directory):
     given = "".join(f"{line}\n" for line in LINES)
     status, out, _ = run(

@@ -173,8 +173,13 @@ def test_a_classifier_of_transformers(tmp_path, text, kind, types):
         model_input_names=["input_ids", "attention_mask", *["token_type_ids"] * types],
     )
     tokenizer.save_pretrained(tmp_path / "model")
-    told = export(tmp_path / "model", tmp_path / "out", format="onnx")
+    steps: list[str] = []
+    told = export(tmp_path / "model", tmp_path / "out", format="onnx", tell=steps.append)
     assert told["largest_difference"] < 1e-5
+    assert steps == [
+        "tracing the model and writing classifier.onnx",
+        "checking it: running it with onnxruntime and with PyTorch",
+    ]
     said = json.loads((tmp_path / "out" / "multibranch.json").read_text())
     assert said["labels"] == ["yes", "no", "perhaps"]
     assert (tmp_path / "out" / "tokenizer.json").is_file()

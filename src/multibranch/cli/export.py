@@ -10,7 +10,8 @@
 The branches are folded into heads, so that the engine computes the same function. What was written
 is run by its engine and held against PyTorch before it is put in place; the result names the
 largest difference seen, of a token's log-probability (ctranslate2) or of a logit (onnx). --output
-must not exist. What cannot be exported is refused, and nothing is written.
+must not exist. What cannot be exported is refused, and nothing is written. Each step is told on
+standard error as it begins.
 """
 
 import argparse
@@ -35,11 +36,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="for ctranslate2: the longest sequence, in tokens (default: 2048)",
     )
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    parser.add_argument("--quiet", action="store_true", help="nothing on standard error but errors")
 
 
 def run(args: argparse.Namespace) -> None:
+    import sys
+
     from multibranch.cli.output import print_result
     from multibranch.export import export
+
+    def tell(step: str) -> None:
+        if not args.quiet:
+            print(step, file=sys.stderr, flush=True)
 
     row = export(
         args.model,
@@ -47,5 +55,6 @@ def run(args: argparse.Namespace) -> None:
         format=args.format,
         quantization=args.quantization,
         positions=args.positions,
+        tell=tell,
     )
     print_result([row], as_json=args.json, title="Exported")

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from multibranch.errors import UserError
-from multibranch.export.folder import pytorchs_threads_kept, vocabulary
+from multibranch.export.folder import Tell, pytorchs_threads_kept, untold, vocabulary
 from multibranch.export.onnx_model import OnnxModel
 from multibranch.nn import MultiBranchEncoder, MultiBranchTransformer
 from multibranch.text import BOS, EOS, SPECIAL_TOKENS, TextPipeline
@@ -22,7 +22,12 @@ _LENGTHS = (9, 1, 5)  # of the sequences that are tried
 
 @torch.inference_mode()
 def checked_ctranslate2(
-    folder: Path, model: MultiBranchTransformer, text: TextPipeline, *, exact: bool
+    folder: Path,
+    model: MultiBranchTransformer,
+    text: TextPipeline,
+    *,
+    exact: bool,
+    tell: Tell = untold,
 ) -> float:
     """The largest difference of a token's log-probability in CTranslate2 and in PyTorch.
 
@@ -30,6 +35,7 @@ def checked_ctranslate2(
     """
     import ctranslate2
 
+    tell("checking it: running it with CTranslate2 and with PyTorch")
     sources = _sequences(model.settings["source_vocabulary"], seed=1)
     targets = _sequences(model.settings["target_vocabulary"], seed=2)
     names = {side: vocabulary(text, side) for side in ("source", "target")}
@@ -51,9 +57,11 @@ def checked_ctranslate2(
 
 
 @torch.inference_mode()
-def checked_onnx(folder: Path, model: MultiBranchTransformer | MultiBranchEncoder) -> float | None:
+def checked_onnx(
+    folder: Path, model: MultiBranchTransformer | MultiBranchEncoder, *, tell: Tell = untold
+) -> float | None:
     """The largest difference of a number in onnxruntime and in PyTorch, all steps of a decoder."""
-    if importlib.util.find_spec("onnxruntime") is None:
+    if not _can_run_onnx(tell):
         return None
     run = OnnxModel(folder, threads=1)
     plain = _on_cpu(model)
@@ -73,9 +81,9 @@ def checked_onnx(folder: Path, model: MultiBranchTransformer | MultiBranchEncode
 
 
 @torch.inference_mode()
-def checked_classifier(folder: Path, model: Any) -> float | None:
+def checked_classifier(folder: Path, model: Any, *, tell: Tell = untold) -> float | None:
     """The same for a classifier of `transformers`: its logits, with and without padding."""
-    if importlib.util.find_spec("onnxruntime") is None:
+    if not _can_run_onnx(tell):
         return None
     run = OnnxModel(folder, threads=1)
     padding = model.config.pad_token_id or 0
@@ -87,6 +95,15 @@ def checked_classifier(folder: Path, model: Any) -> float | None:
     given = torch.from_numpy(run.logits(*(tensor.numpy() for tensor in inputs.values())))
     wanted = model.cpu()(**inputs).logits.float()
     return _judged(given, wanted, "onnxruntime", exact=True)
+
+
+def _can_run_onnx(tell: Tell) -> bool:
+    there = importlib.util.find_spec("onnxruntime") is not None
+    if there:
+        tell("checking it: running it with onnxruntime and with PyTorch")
+    else:
+        tell("not checking it: onnxruntime is not installed")
+    return there
 
 
 def _judged(given: Tensor, wanted: Tensor, engine: str, *, exact: bool) -> float:

@@ -16,9 +16,11 @@ from multibranch.errors import UserError, needed
 from multibranch.export.checks import checked_ctranslate2
 from multibranch.export.folder import (
     EXTRA,
+    Tell,
     check_finite,
     check_output,
     describe,
+    untold,
     vocabulary,
     written_folder,
 )
@@ -51,6 +53,7 @@ def export_ctranslate2(
     quantization: str = "float32",
     positions: int = POSITIONS,
     decoding: dict[str, Any] | None = None,
+    tell: Tell = untold,
 ) -> Path:
     """Write the model for CTranslate2, with its vocabulary and text files; whole or not at all.
 
@@ -60,13 +63,16 @@ def export_ctranslate2(
         quantization: one of QUANTIZATIONS.
         positions: the longest sequence, in tokens, that the written model reads or writes.
         decoding: search options other than the defaults, which the folder remembers.
+        tell: called with every step as it begins.
     """
     folder = Path(folder)
     needed("ctranslate2", install=EXTRA, purpose="Exporting to CTranslate2")
     check_output(folder)
     check_expressible(model, text, quantization=quantization, positions=positions)
+    tell("folding the branches into heads")
     spec = specification(model, text, positions=positions)
     spec.validate()
+    tell(f"writing the weights in {quantization}")
     spec.optimize(quantization=quantization)
     with written_folder(folder) as new:
         spec.save(str(new))
@@ -79,7 +85,7 @@ def export_ctranslate2(
             positions=positions,
             settings=model.settings,
             decoding=decoding or {},
-            largest_difference=checked_ctranslate2(new, model, text, exact=exact),
+            largest_difference=checked_ctranslate2(new, model, text, exact=exact, tell=tell),
         )
     return folder
 

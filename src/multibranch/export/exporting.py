@@ -13,7 +13,7 @@ from multibranch.directory import (
 )
 from multibranch.errors import UserError, needed
 from multibranch.export.ctranslate2 import POSITIONS, check_quantization, export_ctranslate2
-from multibranch.export.folder import check_output, read_description
+from multibranch.export.folder import Tell, check_output, read_description, untold
 from multibranch.export.onnx import export_onnx
 
 FORMATS = ("ctranslate2", "onnx")
@@ -27,6 +27,7 @@ def export(
     format: str,
     quantization: str | None = None,
     positions: int | None = None,
+    tell: Tell = untold,
 ) -> dict[str, Any]:
     """Export a model directory, or a classifier's; gives back what to tell of it.
 
@@ -34,6 +35,7 @@ def export(
         format: one of FORMATS.
         quantization: for CTranslate2, one of ctranslate2.QUANTIZATIONS; float32 unless given.
         positions: for CTranslate2, the longest sequence in tokens (ctranslate2.POSITIONS).
+        tell: called with every step as it begins.
     """
     folder, output = Path(folder), Path(output)
     if format not in FORMATS:
@@ -46,7 +48,7 @@ def export(
         for name, value in (("quantization", quantization), ("positions", positions)):
             if value is not None:
                 raise UserError(f"--{name} is of --format ctranslate2: ONNX graphs are float32")
-        (_export_classifier if classifier else _export_onnx)(folder, output)
+        (_export_classifier if classifier else _export_onnx)(folder, output, tell)
     elif classifier:
         raise UserError(
             f"{folder} is a classifier, and CTranslate2 export takes encoder-decoder models: use "
@@ -60,6 +62,7 @@ def export(
             quantization=quantization or "float32",
             positions=POSITIONS if positions is None else positions,
             decoding=saved_options(folder),
+            tell=tell,
         )
     return {
         "output": str(output),
@@ -70,8 +73,9 @@ def export(
     }
 
 
-def _export_onnx(folder: Path, output: Path) -> None:
-    export_onnx(load_model(folder), load_text(folder), output, decoding=saved_options(folder))
+def _export_onnx(folder: Path, output: Path, tell: Tell) -> None:
+    model, text, decoding = load_model(folder), load_text(folder), saved_options(folder)
+    export_onnx(model, text, output, decoding=decoding, tell=tell)
 
 
 def _is_classifier(folder: Path) -> bool:
@@ -91,9 +95,9 @@ def _is_classifier(folder: Path) -> bool:
     return False
 
 
-def _export_classifier(folder: Path, output: Path) -> None:
+def _export_classifier(folder: Path, output: Path, tell: Tell) -> None:
     needed("transformers", install="'multibranch[hub]'", purpose="Exporting a classifier")
     from multibranch.export.onnx_classifier import export_onnx_classifier
     from multibranch.hub.backbone import load_classifier
 
-    export_onnx_classifier(*load_classifier(folder), output)
+    export_onnx_classifier(*load_classifier(folder), output, tell=tell)

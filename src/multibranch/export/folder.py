@@ -1,6 +1,6 @@
 """What every exported folder is: engine's files with a description, whole or not there at all."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,12 @@ from multibranch.errors import UserError
 from multibranch.text import TextPipeline
 
 EXTRA = "'multibranch[export]'"  # what pip installs the engines with
+
+Tell = Callable[[str], None]  # called with every step of an export as it begins
+
+
+def untold(step: str) -> None:
+    """Say nothing."""
 
 
 @contextmanager

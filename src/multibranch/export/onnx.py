@@ -26,9 +26,11 @@ from multibranch.errors import UserError, needed
 from multibranch.export.checks import checked_onnx
 from multibranch.export.folder import (
     EXTRA,
+    Tell,
     check_finite,
     check_output,
     describe,
+    untold,
     written_folder,
 )
 from multibranch.export.onnx_graph import Graph, Shape
@@ -46,6 +48,7 @@ def export_onnx(
     folder: str | Path,
     *,
     decoding: dict[str, Any] | None = None,
+    tell: Tell = untold,
 ) -> Path:
     """Write the model's graphs, and its text files where it has some; whole or not at all.
 
@@ -54,13 +57,16 @@ def export_onnx(
 
     Args:
         decoding: search options other than the defaults, which the folder remembers.
+        tell: called with every step as it begins.
     """
     folder = Path(folder)
     needed("onnx", install=EXTRA, purpose="Exporting to ONNX")
     check_output(folder)
     check_expressible(model)
+    tell("folding the branches into heads")
     graphs = build_graphs(model)
     with written_folder(folder) as new:
+        tell(f"writing {' and '.join(f'{name}.onnx' for name in graphs)}")
         for name, graph in graphs.items():
             graph.save(new / f"{name}.onnx")
         if text is not None:
@@ -70,7 +76,7 @@ def export_onnx(
             format=FORMAT,
             settings=model.settings,
             decoding=decoding or {},
-            largest_difference=checked_onnx(new, model),
+            largest_difference=checked_onnx(new, model, tell=tell),
         )
     return folder
 

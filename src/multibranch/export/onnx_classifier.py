@@ -19,9 +19,11 @@ from multibranch.errors import UserError, needed
 from multibranch.export.checks import checked_classifier
 from multibranch.export.folder import (
     EXTRA,
+    Tell,
     check_finite,
     check_output,
     describe,
+    untold,
     written_folder,
 )
 from multibranch.export.onnx_graph import FILE_LIMIT
@@ -30,12 +32,15 @@ from multibranch.export.onnx_model import FORMAT
 _INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 
 
-def export_onnx_classifier(model: Any, tokenizer: Any, folder: str | Path) -> Path:
+def export_onnx_classifier(
+    model: Any, tokenizer: Any, folder: str | Path, *, tell: Tell = untold
+) -> Path:
     """Write a classifier's graph and its tokenizer; whole or not at all.
 
     Args:
         model: a …ForSequenceClassification of `transformers`.
         tokenizer: its tokenizer; None for none.
+        tell: called with every step as it begins.
     """
     folder = Path(folder)
     needed("onnxscript", install=EXTRA, purpose="Exporting a classifier to ONNX")
@@ -47,6 +52,7 @@ def export_onnx_classifier(model: Any, tokenizer: Any, folder: str | Path) -> Pa
     model.eval()
     try:
         with written_folder(folder) as new:
+            tell("tracing the model and writing classifier.onnx")
             _write(model, new / "classifier.onnx", inputs=_inputs(tokenizer))
             if tokenizer is not None:
                 tokenizer.save_pretrained(new)
@@ -56,7 +62,7 @@ def export_onnx_classifier(model: Any, tokenizer: Any, folder: str | Path) -> Pa
                 format=FORMAT,
                 architecture=type(model).__name__,
                 labels=labels,
-                largest_difference=checked_classifier(new, model),
+                largest_difference=checked_classifier(new, model, tell=tell),
             )
     finally:
         model.train(was_training)
