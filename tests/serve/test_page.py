@@ -210,6 +210,21 @@ def test_a_phone_s_width_needs_no_scrolling_aside_and_colours_can_be_read(
     assert page.evaluate("document.documentElement.scrollWidth") == 375
 
 
+def test_on_phones_a_heat_map_fits_or_is_plainly_scrolled(served, open_page):
+    page = open_page(served)
+    page.locator("#source").fill(f"{SENTENCE} {SENTENCE}")
+    playwright.expect(page.locator("#maps svg")).to_have_count(3)
+    fitted = 0
+    for width in range(320, 480, 10):
+        page.set_viewport_size({"width": width, "height": 812})
+        page.wait_for_timeout(200)  # it is drawn anew a moment later
+        beyond = page.evaluate("""() => Math.max(...[...document.querySelectorAll("#maps .scroll")]
+            .map((map) => map.scrollWidth - map.clientWidth))""")
+        assert beyond <= 0 or beyond >= 30, f"{beyond} pixels are cut at {width}"
+        fitted += beyond <= 0
+    assert fitted >= 8
+
+
 def contrast(page, selector: str) -> float:
     """WCAG's contrast between an element's colour and the paper or page behind it."""
     colours = page.evaluate(

@@ -240,17 +240,27 @@ function weightsOf(number) {
 
 const letters = (token) => [...token].length;
 const cut = (token) => letters(token) > 14 ? [...token].slice(0, 13).join("") + "…" : token;
-const room = (tokens) => Math.min(112, 14 + 7.4 * Math.max(...tokens.map((token) => letters(cut(token)))));
+const room = (tokens, size) => Math.min(112, 14 + 0.57 * size * Math.max(...tokens.map((token) => letters(cut(token)))));
+const fontSize = (cell) => Math.min(13, cell - 2);
+
+// The largest cells with which a map fits. Where even small ones do not, it is scrolled, by more than a
+// few pixels: a map whose last column is all but there looks cut.
+function cellSize(wide) {
+  const { rows, columns } = state.seen;
+  for (let cell = 30; cell >= 11; cell--) {
+    if (room(rows, fontSize(cell)) + columns.length * cell + 2 <= wide) return cell;
+  }
+  return 15;
+}
 
 function heatMap(number, weights) {
   const { rows, columns } = state.seen;
-  const left = room(rows), top = room(columns);
   const beside = innerWidth > 760 ? Math.min(state.model.branches, 3) : 1; // as the style sheet has it
   const wide = (byId("maps").clientWidth - 16 * (beside - 1)) / beside - 36;
-  const cell = Math.max(15, Math.min(30, Math.floor((wide - left - 2) / columns.length)));
+  const cell = cellSize(wide), size = fontSize(cell);
+  const left = room(rows, size), top = room(columns, size);
   const width = left + columns.length * cell + 2, height = top + rows.length * cell + 2;
   const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
-  const size = Math.min(13, cell - 2);
   for (const [key, value] of Object.entries({ width, height, role: "img", tabindex: 0, "font-size": size })) {
     svg.setAttribute(key, value);
   }
