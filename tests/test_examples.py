@@ -12,8 +12,10 @@ Any other is an error, and so is one behind something that is no expression: not
 """
 
 import ast
+import io
 import json
 import re
+import shlex
 import shutil
 import socket
 from collections import Counter
@@ -28,7 +30,7 @@ from multibranch.cli import main
 from multibranch.data import PreparedData, StoreWriter
 from multibranch.text import TextPipeline, TextSettings, WordCounter, learn_words
 from multibranch.text.pipeline import tokeniser
-from multibranch.training import Config, DataConfig, ModelConfig, TrainConfig, Trainer
+from multibranch.training import Config, DataConfig, DecodeConfig, ModelConfig, TrainConfig, Trainer
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 BLOCK = re.compile(r"^```python\n(.*?)^```", flags=re.MULTILINE | re.DOTALL)
@@ -197,6 +199,22 @@ def test_the_examples_of_a_page_run(
     names: dict[str, Any] = {}
     for number, example in enumerate(BLOCK.findall(page.read_text("utf-8")), start=1):
         run(example, names, f"{page.name}, example {number}")
+
+
+def test_the_commands_of_the_page_on_decoding_run_with_a_model_such_as_the_demo_s(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has two branches, and a beam of 4 where nothing is said of one."""
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    monkeypatch.chdir(tmp_path)
+    train(str(place / "prepared" / "mine"), "runs/mat", branches=2, decode=DecodeConfig(beam=4))
+    write("input.de", [source for source, _ in SENTENCES])
+    shown = re.findall(r"^multibranch .*$", (DOCS / "decoding.md").read_text("utf-8"), flags=re.M)
+    assert len(shown) == 4
+    for command in shown:
+        given = io.TextIOWrapper(io.BytesIO(Path("input.de").read_bytes()))
+        monkeypatch.setattr("sys.stdin", given)
+        assert main(shlex.split(re.split("[<>]", command)[0])[1:]) == 0, command
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,8 @@
   multibranch translate runs/mat < input.de > output.en
   multibranch translate runs/mat --input input.de --output output.en --beam 8
   multibranch translate runs/mat-1 runs/mat-2 < input.de      an ensemble
-  multibranch translate runs/mat --branches 1,3 < input.de    two branches only
-  multibranch translate runs/mat --n-best 5 < input.de        line, score, text
+  multibranch translate runs/mat --branches 1 < input.de      one branch only
+  multibranch translate runs/mat --n-best 3 < input.de        line, score, text
   multibranch translate runs/mat --sample --top-p 0.9 --seed 7 < input.de
   multibranch translate exported --engine ctranslate2 < input.de
 
