@@ -1,5 +1,6 @@
 """MultiBranchAttention against a loop over branches, and against torch.nn.MultiheadAttention."""
 
+import copy
 import importlib.util
 from pathlib import Path
 
@@ -169,6 +170,28 @@ def test_one_branch_is_torchs_multihead_attention(batch_first, mask, cross):
     _, by_head = layer(query, key, key, average_attn_weights=False, **given)
     _, theirs_by_head = twin(query, key, key, average_attn_weights=False, **given)
     torch.testing.assert_close(by_head.squeeze(1), theirs_by_head)
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("layers", [1, 2])
+def test_it_takes_the_place_of_torchs_in_torchs_own_encoder(training, layers):
+    torch.manual_seed(1)
+    layer = with_random_biases(MultiBranchAttention(24, 2, batch_first=True))
+    theirs = nn.TransformerEncoderLayer(24, 2, 32, dropout=0.0, batch_first=True)
+    theirs.self_attn = torch_twin(layer)
+    ours = copy.deepcopy(theirs)
+    ours.self_attn = layer
+    if layers > 1:
+        ours, theirs = (
+            nn.TransformerEncoder(each, layers, enable_nested_tensor=False)
+            for each in (ours, theirs)
+        )
+    states, padding = torch.randn(2, 5, 24), torch.arange(5) >= torch.tensor([[5], [3]])
+    with torch.no_grad():
+        output, expected = (
+            each.train(training)(states, src_key_padding_mask=padding) for each in (ours, theirs)
+        )
+    torch.testing.assert_close(output[~padding], expected[~padding])
 
 
 def test_unbatched_input_and_weights_by_branch():

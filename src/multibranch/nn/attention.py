@@ -50,6 +50,11 @@ class MultiBranchAttention(nn.Module):
         batch_first: whether `forward` takes (b, t, d) rather than torch's default (t, b, d).
     """
 
+    # In evaluation torch.nn.TransformerEncoderLayer goes around `forward`, straight to weights laid
+    # out as torch's own are, unless these tell it not to.
+    in_proj_bias: None = None
+    _qkv_same_embed_dim = False
+
     def __init__(
         self,
         width: int,
