@@ -188,6 +188,15 @@ def test_only_the_request_at_fault_fails(make, runner):
     assert batcher.submit(work("next")).result(5) == ["next!"]
 
 
+def test_what_is_left_of_a_request_that_failed_is_not_run(make, runner):
+    batcher = make(batch_cost=2)
+    runner.go.set()
+    with pytest.raises(ValueError, match="bad"):
+        batcher.submit(work("bad", *range(9))).result(5)
+    assert batcher.submit(work("next")).result(5) == ["next!"]
+    assert [items for _, items in runner.batches] == [["bad", 0], ["next"]]
+
+
 def test_closing_finishes_what_was_submitted_and_takes_no_more(make, runner):
     batcher = make(wait=60)
     futures = [batcher.submit(work(n)) for n in range(3)]

@@ -39,7 +39,8 @@ class Work:
 
     key: items of equal keys may be run together.
     costs: what each item takes of a batch's budget: tokens.
-    future: resolves to the results in order. Cancel it, and what is left of the work is dropped.
+    future: resolves to the results in order. Cancel it, and what is left of the work is dropped, as
+        it is once an item has failed.
     """
 
     key: Hashable
@@ -139,7 +140,7 @@ class Batcher:
         """The next batch, as works and numbers of their items; empty when all is over."""
         with self._change:
             while True:
-                self._drop_cancelled()
+                self._drop_done()
                 if not self._waiting:
                     if self._closing:
                         return []
@@ -181,9 +182,10 @@ class Batcher:
         longest = max(work.costs[number] for work, number in batch)
         return longest * (len(batch) + 1) > self._batch_cost
 
-    def _drop_cancelled(self) -> None:
-        if any(work.future.cancelled() for work in self._waiting):
-            self._waiting = deque(w for w in self._waiting if not w.future.cancelled())
+    def _drop_done(self) -> None:
+        """What was cancelled, or of which a part has failed, is not worth running."""
+        if any(work.future.done() for work in self._waiting):
+            self._waiting = deque(w for w in self._waiting if not w.future.done())
 
     def _gone(self, work: Work) -> None:
         """A work's future is done: in order, failed or cancelled."""
