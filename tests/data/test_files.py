@@ -96,6 +96,27 @@ def zipped(files: dict[str, bytes]) -> bytes:
     return made.getvalue()
 
 
+@pytest.mark.parametrize("name", ["a.tar", "a.tgz", "a.zip", "a.zip.gz"])
+def test_a_zip_archive_is_read_wherever_it_lies(tmp_path: Path, name: str) -> None:
+    inner = zipped({"de-en/train.de": b"text", "de-en/train.en": b"other"})
+    made = {
+        "a.tar": tar({"README": b"read me", "x/inner.zip": inner}, "w"),
+        "a.tgz": tar({"x/inner.zip": inner, "README": b"read me"}),
+        "a.zip": zipped({"x/inner.zip": inner}),
+        "a.zip.gz": gzip.compress(inner),
+    }
+    path = tmp_path / name
+    path.write_bytes(made[name])
+    check_archive(path)
+    library = Library([path])
+    assert content(library.find("train.en")) == b"other"
+    assert content(library.find("train.de")) == b"text"
+    if name != "a.zip.gz":
+        source = library.find("train.de")
+        assert source is not None
+        assert source.members == ("x/inner.zip", "de-en/train.de")
+
+
 @pytest.mark.parametrize(
     "archive",
     [

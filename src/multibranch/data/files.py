@@ -3,7 +3,8 @@
 A ``Library`` is asked for a file by the last part of its path (``train.tags.de-en.de``,
 ``dev/newstest2013.*``). It looks in folders first and then inside archives, and inside archives
 within archives; compression (.gz, .bz2, .xz, .zst) is undone on the way. Everything is read as a
-stream: nothing is unpacked to the disk, and memory does not depend on the file.
+stream, and memory does not depend on the file. Nothing is unpacked to the disk, but for a .zip that
+lies in a .tar or is compressed once more: a temporary file holds it while it is read.
 """
 
 import bz2
@@ -12,7 +13,9 @@ import gzip
 import io
 import itertools
 import lzma
+import shutil
 import tarfile
+import tempfile
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
@@ -159,8 +162,8 @@ def _list(stream: IO[bytes], name: str) -> Iterator[tuple[str, ...]]:
 
 def _entries(stream: IO[bytes], name: str) -> Iterator[tuple[str, IO[bytes]]]:
     """Every file of an archive and its bytes, one after the other."""
-    if name.endswith(".zip"):
-        with zipfile.ZipFile(stream) as archive:
+    if without_compression(name).endswith(".zip"):
+        with _seekable(stream, name) as whole, zipfile.ZipFile(whole) as archive:
             for info in archive.infolist():
                 if not info.is_dir():
                     with archive.open(info) as inner:
@@ -172,6 +175,17 @@ def _entries(stream: IO[bytes], name: str) -> Iterator[tuple[str, IO[bytes]]]:
             if entry.isfile():
                 yield entry.name, cast(IO[bytes], tar.extractfile(entry))
     _drain(unpacked)  # the checksum of a compressed file stands behind the last of the archive
+
+
+@contextlib.contextmanager
+def _seekable(stream: IO[bytes], name: str) -> Iterator[IO[bytes]]:
+    """A .zip, whose table of contents stands at its end: copied where it can only be read on."""
+    if name.endswith(".zip") and not isinstance(stream, tarfile.ExFileObject):
+        yield stream
+        return
+    with tempfile.TemporaryFile() as copy:
+        shutil.copyfileobj(_decompressed(stream, name), copy)
+        yield copy
 
 
 @contextlib.contextmanager
