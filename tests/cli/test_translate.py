@@ -220,6 +220,16 @@ def test_what_is_no_model_is_one_line_and_status_2(run, folder, tmp_path):
     assert "another vocabulary" in result.err
 
 
+def test_a_byte_order_mark_is_no_part_of_the_first_line(run, folder, tmp_path):
+    plain = run("translate", folder, "--json", "--quiet", given="Ein Hund.\r\nrot\r\n")
+    marked = run("translate", folder, "--json", "--quiet", given="\ufeffEin Hund.\r\nrot\r\n")
+    assert marked.out == plain.out
+    assert json.loads(marked.out.splitlines()[0])["source"] == "Ein Hund."
+    (tmp_path / "in").write_text("\ufeffEin Hund.\nrot\n", encoding="utf-8")
+    read = run("translate", folder, "--json", "--quiet", "--input", tmp_path / "in")
+    assert read.out == plain.out
+
+
 def test_invalid_utf8_names_the_line_and_writes_nothing(run, folder, tmp_path):
     wrong = b"rot\n" * 9 + b"gr\xfcn\n" + b"rot\n" * 3
     output = tmp_path / "out"

@@ -17,8 +17,9 @@ from multibranch.errors import UserError
 def read_lines(stream: BinaryIO, name: str) -> Iterator[str]:
     """The lines of a stream, without their ends; only \\n ends a line, before it \\r is dropped.
 
-    What is no UTF-8 is a UserError that names the line. A file is checked to its end before the
-    first line is given, so that nothing is done with half of it; a pipe as it is read.
+    So is a byte order mark before the first, which some editors write. What is no UTF-8 is a
+    UserError that names the line. A file is checked to its end before the first line is given, so
+    that nothing is done with half of it; a pipe as it is read.
     """
     if _is_file(stream):
         start = stream.tell()
@@ -41,7 +42,8 @@ def count_lines(stream: BinaryIO) -> int | None:
 
 def _decode(line: bytes, number: int, name: str) -> str:
     try:
-        return line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
+        text = line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
+        return text.removeprefix("\ufeff") if number == 1 else text
     except UnicodeDecodeError as error:
         raise UserError(
             f"line {number} of {name} is not UTF-8 (byte {line[error.start]:#04x} at position "
