@@ -119,6 +119,23 @@ def test_the_encoder_of_generate_is_ours():
     assert torch.equal(found.last_hidden_state, expected)
 
 
+def test_a_loss_is_of_the_encoders_outputs_where_they_are_given():
+    model = MultiBranchForConditionalGeneration(MultiBranchConfig(**SMALL)).eval()
+    source, labels = sentences()
+    mask = (source != 1).long()
+    with torch.no_grad():
+        expected = model(input_ids=source, attention_mask=mask, labels=labels)
+        encoded = model.get_encoder()(source, mask)
+        found = model(encoder_outputs=encoded, attention_mask=mask, labels=labels)
+        torch.testing.assert_close(found.logits, expected.logits, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(found.loss, expected.loss)
+        other = (torch.zeros_like(encoded[0]),)
+        given = {"input_ids": source, "attention_mask": mask, "labels": labels}
+        assert not torch.allclose(model(**given, encoder_outputs=other).loss, expected.loss)
+    with pytest.raises(ValueError, match="give input_ids, or what the encoder made of them"):
+        model(labels=labels)
+
+
 @pytest.mark.parametrize("beams", [1, 5])
 def test_generation_with_and_without_cache_agrees(beams, tmp_path):
     save_model(tmp_path / "model", make(), None)

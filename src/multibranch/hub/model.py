@@ -170,9 +170,10 @@ class MultiBranchForConditionalGeneration(MultiBranchPreTrainedModel, Generation
                 decoder_attention_mask == 0, self.model.padding
             )
         cache, memory = None, None
-        stepwise = encoder_outputs is not None or past_key_values is not None or use_cache
-        if not stepwise or labels is not None:
-            assert input_ids is not None
+        stepwise = use_cache and labels is None  # a loss needs no cache
+        if encoder_outputs is None and past_key_values is None and not stepwise:
+            if input_ids is None:
+                raise ValueError("give input_ids, or what the encoder made of them")
             logits = self.model(self.mask_source(input_ids, attention_mask), decoder_input_ids)
         else:
             if encoder_outputs is None:
