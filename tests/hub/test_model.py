@@ -8,6 +8,8 @@ from transformers import (
     AutoConfig,
     AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification,
+    DynamicCache,
+    EncoderDecoderCache,
     Trainer,
     TrainingArguments,
 )
@@ -134,6 +136,21 @@ def test_a_loss_is_of_the_encoders_outputs_where_they_are_given():
         assert not torch.allclose(model(**given, encoder_outputs=other).loss, expected.loss)
     with pytest.raises(ValueError, match="give input_ids, or what the encoder made of them"):
         model(labels=labels)
+
+
+def test_a_cache_that_is_given_is_filled_though_it_is_empty():
+    model = MultiBranchForConditionalGeneration(MultiBranchConfig(**SMALL)).eval()
+    source, target = sentences()
+    given = {"input_ids": source, "attention_mask": (source != 1).long()}
+    cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
+    with torch.no_grad():
+        steps = [
+            model(**given, decoder_input_ids=target[:, [place]], past_key_values=cache).logits
+            for place in range(target.shape[1])
+        ]
+        expected = model(**given, decoder_input_ids=target).logits
+    assert cache.get_seq_length() == target.shape[1]
+    torch.testing.assert_close(torch.cat(steps, 1), expected, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("beams", [1, 5])

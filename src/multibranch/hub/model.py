@@ -179,7 +179,9 @@ class MultiBranchForConditionalGeneration(MultiBranchPreTrainedModel, Generation
             if encoder_outputs is None:
                 encoder_outputs = self.get_encoder()(input_ids, attention_mask)
             memory = encoder_outputs[0]
-            cache = past_key_values or EncoderDecoderCache(DynamicCache(), DynamicCache())
+            cache = past_key_values
+            if cache is None:
+                cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
             logits = self._continue(decoder_input_ids, memory, attention_mask, cache)
         loss = None
         if labels is not None:
