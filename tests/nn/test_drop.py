@@ -150,3 +150,13 @@ def test_draws_from_a_generator_repeat():
     other = draw_keep(rates, generator=torch.Generator().manual_seed(4))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
+
+
+@pytest.mark.parametrize("count", [39, 41])
+@pytest.mark.parametrize("skip", [False, True])
+def test_factors_of_another_model_are_refused(count, skip):
+    model = small_model(branches=6)  # two blocks of 6 + 1 units, and two of 6 + 6 + 1
+    source, target = torch.randint(4, 20, (2, 5)), torch.randint(4, 20, (2, 6))
+    keep = torch.ones(count)
+    with pytest.raises(ValueError, match=f"keep holds {count} factors, but there are 40 units"):
+        model(source, target, keep=keep.tolist() if skip else keep)

@@ -58,7 +58,7 @@ def check_units(keep: Tensor | Sequence[float], units: int) -> None:
     """Raise ValueError unless `keep` holds one factor a unit."""
     given = keep.shape[0] if isinstance(keep, Tensor) else len(keep)
     if given != units:
-        raise ValueError(f"keep holds {given} factors, but this layer drops {units} units")
+        raise ValueError(f"keep holds {given} factors, but there are {units} units to drop")
 
 
 def branch_factor(branches: int, branch_scale: str) -> float:
