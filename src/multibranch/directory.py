@@ -168,9 +168,8 @@ def load_weights(path: Path) -> dict[str, torch.Tensor]:
     if not path.is_file():
         raise UserError(f"{path.parent} is incomplete: it has no file {path.name}")
     try:
-        path.open(
-            "rb"
-        ).close()  # safetensors says of a file without permission that it is not there
+        # First, for safetensors says of a file without permission that it is not there.
+        path.open("rb").close()
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from None
     try:

@@ -8,8 +8,8 @@ dimension: h = N_a·m heads of width w.
 Two paths compute the same functions. Triton kernels (nn/triton_kernels.py) run on a GPU, and on a
 CPU through Triton's interpreter when TRITON_INTERPRET=1 is set. Everywhere else, or inside
 `use_reference()`, plain PyTorch pads the sequences, calls scaled_dot_product_attention and gathers
-the tokens back. Tokens that see no key (the tail) come out
-as zeros, with zero gradients, on both paths.
+the tokens back. Tokens that see no key (the tail) come out as zeros, with zero gradients, on both
+paths.
 """
 
 from __future__ import annotations

@@ -13,8 +13,6 @@ import torch
 from multibranch.nn import MultiBranchTransformer
 
 PATTERNS = 64  # compiled versions of one sublayer, over all kinds of layers and patterns
-
-
 SUBLAYERS = ("self_attention_sublayer", "cross_attention_sublayer", "feed_forward_sublayer")
 
 
