@@ -20,7 +20,7 @@ from multibranch.text.special import PAD
 
 CPU_BATCH_TOKENS = 1024
 GPU_BATCH_TOKENS = 65536
-GPU_BATCH_ROWS = 16384
+MOST_ROWS = 16384  # of a batch, on any device
 
 
 def generate(
@@ -58,7 +58,7 @@ def generate(
         sentences = [(sources[m // draws], prefixes[m // draws], m % draws) for m in members]
         return _search(models, sentences, options, recorder, room, stop).run()
 
-    lots = list(batches(lengths, batch_tokens, most=max(1, GPU_BATCH_ROWS // options.rows)))
+    lots = list(batches(lengths, batch_tokens, most=max(1, MOST_ROWS // options.rows)))
     workers = torch.get_num_threads() if models.device.type == "cpu" else 1
     with _attention(models.device):
         for members, results in spread(decode, lots, workers=workers, stop=stop):
