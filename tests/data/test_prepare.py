@@ -635,6 +635,17 @@ def test_an_error_in_a_worker_reaches_the_caller() -> None:
         list(map_lots(_inverse, range(-9, 9), jobs=2))
 
 
+def _die_at_3(lot: int) -> int:
+    if lot == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return lot
+
+
+def test_a_process_that_the_system_killed_is_said_in_a_sentence() -> None:
+    with pytest.raises(UserError, match=r"one of 2 processes was killed.*fewer with --jobs"):
+        list(map_lots(_die_at_3, range(9), jobs=2))
+
+
 def _inverse(number: int) -> float:
     return 1 / number
 

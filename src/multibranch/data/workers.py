@@ -9,8 +9,11 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from typing import Any, TypeVar
+
+from multibranch.errors import UserError
 
 Given = TypeVar("Given")
 Made = TypeVar("Made")
@@ -49,6 +52,11 @@ def map_lots(
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
+    except BrokenProcessPool as error:
+        raise UserError(
+            f"one of {jobs} processes was killed, as the system does where memory runs out: make "
+            "room, or use fewer with --jobs."
+        ) from error
     finally:
         pool.shutdown(cancel_futures=True)
 
