@@ -48,6 +48,42 @@ def test_work_runs_at_once_on_threads_of_its_own(two_threads):
     assert torch.get_num_threads() == 2
 
 
+def test_those_that_overlap_leave_the_number_of_threads_as_it_was(two_threads):
+    begun = threading.Barrier(2, timeout=10)
+    second_begun, first_is_done = threading.Event(), threading.Event()
+
+    def first(item: int, stop: threading.Event) -> None:
+        if item == 0:
+            begun.wait()  # its threads have their number set when the second begins
+            second_begun.wait(10)
+
+    def second(item: int, stop: threading.Event) -> None:
+        second_begun.set()
+        first_is_done.wait(10)
+
+    def run_first() -> None:
+        list(spread(first, range(2), workers=2))
+        first_is_done.set()
+
+    def run_second() -> None:
+        begun.wait()
+        list(spread(second, range(2), workers=2))
+
+    in_threads(run_first, run_second)
+    found: list[int] = []
+    in_threads(lambda: found.append(torch.get_num_threads()))
+    assert found == [2]
+    assert torch.get_num_threads() == 2
+
+
+def in_threads(*works) -> None:
+    threads = [threading.Thread(target=work) for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
 def test_one_failure_ends_the_others(two_threads):
     ended = threading.Event()
 

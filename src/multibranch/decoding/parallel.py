@@ -8,12 +8,17 @@ batches side by side have nothing to wait for.
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
 from typing import TypeVar
 
 import torch
 
 Work = TypeVar("Work")
 Result = TypeVar("Result")
+
+_counting = threading.Lock()
+_spreading = 0  # calls of `spread` under way, in whatever threads
+_usual = 1  # PyTorch's threads before the first of them
 
 
 def spread(
@@ -33,10 +38,12 @@ def spread(
         for item in items:
             yield item, work(item, stop)
         return
-    before = torch.get_num_threads()
-    with ThreadPoolExecutor(
-        max_workers=min(workers, len(items)), initializer=torch.set_num_threads, initargs=(1,)
-    ) as pool:
+    with (
+        _threads_restored(),
+        ThreadPoolExecutor(
+            max_workers=min(workers, len(items)), initializer=torch.set_num_threads, initargs=(1,)
+        ) as pool,
+    ):
         try:
             futures = {pool.submit(work, item, stop): item for item in items}
             for future in as_completed(futures):
@@ -46,4 +53,23 @@ def spread(
             raise
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
-            torch.set_num_threads(before)
+
+
+@contextmanager
+def _threads_restored() -> Iterator[None]:
+    """Inside, each thread may set PyTorch's number of threads; what it was comes back at the end.
+
+    The number that one thread sets is what threads that start later find. So one who begins while
+    others are inside must not take it for the usual one.
+    """
+    global _spreading, _usual
+    with _counting:
+        if not _spreading:
+            _usual = torch.get_num_threads()
+        _spreading += 1
+    try:
+        yield
+    finally:
+        with _counting:
+            _spreading -= 1
+            torch.set_num_threads(_usual)
