@@ -4,6 +4,7 @@ import base64
 import importlib.util
 import json
 import re
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -54,6 +55,18 @@ def test_recording_changes_nothing_and_leaves_nothing(folder):
     assert weights[0, ..., 4].abs().max() == 0  # padding
     causal = seen["decoder.0.attention"]
     assert causal.triu(1).abs().max() == 0
+
+
+def test_several_threads_may_look_at_one_model(folder):
+    model, text = load_model(folder), load_text(folder)
+    sentences = [SENTENCE, "rot", "Ein Hund .", "das Haus und die Frau"] * 5
+    expected = [inspect(model, text, sentence, target="rot und grün") for sentence in sentences]
+    with ThreadPoolExecutor(4) as pool:
+        found = pool.map(lambda one: inspect(model, text, one, target="rot und grün"), sentences)
+        for ours, alone in zip(found, expected, strict=True):
+            for layer, other in zip(ours.layers, alone.layers, strict=True):
+                assert layer.weights.shape == other.weights.shape
+                torch.testing.assert_close(layer.weights, other.weights)
 
 
 def test_every_branch_of_every_layer_is_there(inspection, folder):

@@ -17,6 +17,7 @@ from multibranch.text.special import BOS, SPECIAL_TOKENS
 from multibranch.text.vocabulary import WORD_START
 
 KINDS = ("cross", "encoder", "decoder")
+_one_at_a_time = threading.RLock()
 
 
 @dataclass(frozen=True)
@@ -109,11 +110,11 @@ def inspect(
     if stop is not None and stop.is_set():
         raise InterruptedError("the inspection was broken off")
     device = next(model.parameters()).device
-    was_training = model.training
-    model.eval()
     with recorded_attention(model) as seen:
+        was_training = model.training
+        model.eval()
         model(torch.tensor([source], device=device), torch.tensor([[BOS, *ids]], device=device))
-    model.train(was_training)
+        model.train(was_training)
     similar = branch_similarity(model)
     layers = [_layer(*_place(name), seen[name], similar.get(name)) for name in seen]
     layers.sort(key=lambda layer: (KINDS.index(layer.kind), layer.layer))
@@ -131,16 +132,20 @@ def inspect(
 
 @contextmanager
 def recorded_attention(model: nn.Module) -> Iterator[dict[str, Tensor]]:
-    """Inside, every attention layer's weights (b, N_a, m, t, s) are kept under the layer's name."""
+    """Inside, every attention layer's weights (b, N_a, m, t, s) are kept under the layer's name.
+
+    The layers are others meanwhile: who comes from another thread waits.
+    """
     seen: dict[str, Tensor] = {}
     layers = {n: m for n, m in model.named_modules() if isinstance(m, MultiBranchAttention)}
-    for name, layer in layers.items():
-        layer.attend = _recording(name, layer, seen)  # type: ignore[method-assign]
-    try:
-        yield seen
-    finally:
-        for layer in layers.values():
-            del layer.attend
+    with _one_at_a_time:
+        for name, layer in layers.items():
+            layer.attend = _recording(name, layer, seen)  # type: ignore[method-assign]
+        try:
+            yield seen
+        finally:
+            for layer in layers.values():
+                del layer.attend
 
 
 def _recording(name: str, layer: MultiBranchAttention, seen: dict[str, Tensor]) -> Any:
