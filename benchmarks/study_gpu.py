@@ -74,18 +74,23 @@ class Run:
     seconds: dict[str, list[float]] = field(default_factory=dict)
     errors: dict[str, str] = field(default_factory=dict)
 
-    def expected(self, experiment: Experiment) -> float:
-        """How long a trial will take, as far as is known; the first of a group compiles too."""
-        if known := self.seconds.get(_kind(experiment)):
+    def expected(self, job: Job) -> float:
+        """How long a trial will take, going by others like it; else by the fastest updates seen."""
+        if known := self.seconds.get(_kind(job.experiment)):
             return statistics.median(known)
-        others = [statistics.median(known) for known in self.seconds.values()]
-        return statistics.median(others) if others else 0.0
+        updates = {_kind(each.experiment): _updates(each) for each in self.jobs.values()}
+        paces = [
+            statistics.median(known) / updates[kind]
+            for kind, known in self.seconds.items()
+            if updates[kind]
+        ]
+        return _updates(job) * min(paces, default=0.0)
 
     def next(self, group: str) -> Job | None:
         """The next trial that would still end in time."""
         experiments = [job.experiment for job in self.jobs.values()]
         left = self.deadline - time.monotonic()
-        late = {e.key: "late" for e in experiments if self.expected(e) > left}
+        late = {key: "late" for key, job in self.jobs.items() if self.expected(job) > left}
         waiting = {k: v for k, v in late.items() if self.states.get(k, "waiting") == "waiting"}
         chosen = next_experiment(experiments, {**self.states, **waiting}, group=group)
         return None if chosen is None else self.jobs[chosen.key]
@@ -122,7 +127,14 @@ def _kind(experiment: Experiment) -> str:
     """What trials that take equally long have in common."""
     second = experiment.start in ("continued", "proximal")
     stage = "pruned" if experiment.start == "pruned" else "second" if second else "first"
-    return f"{experiment.group} {stage}"
+    return f"{experiment.group} {stage}{' twice' if experiment.r_drop else ''}"
+
+
+def _updates(job: Job) -> int:
+    """The updates that a trial trains for, where the study says so."""
+    if job.experiment.start == "pruned":
+        return 0
+    return job.bench.study.limits(job.experiment).get("max_updates", 0)
 
 
 def serve(pipe: Any, threads: int) -> None:

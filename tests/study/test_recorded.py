@@ -111,6 +111,24 @@ def test_no_trial_is_begun_that_would_not_end_in_time(tmp_path: Path) -> None:
     assert run.next(first.experiment.group) is None
 
 
+def test_a_short_second_stage_is_not_held_to_the_time_of_a_long_first_one(tmp_path: Path) -> None:
+    driver = load("study_gpu")
+    from multibranch.study.bench import Bench
+    from multibranch.study.plan import load_study
+
+    study = load_study("ted-beyond")
+    bench = Bench(study=study, output=tmp_path)
+    jobs = {e.key: driver.Job(bench, e, True) for e in study.experiments()}
+    first = next(job for job in jobs.values() if job.experiment.start == "scratch")
+    second = next(job for job in jobs.values() if job.experiment.start == "proximal")
+    run = driver.Run(jobs, tmp_path, deadline=driver.time.monotonic() + 500)
+    run.states[first.experiment.key] = "done"
+    run.seconds[driver._kind(first.experiment)] = [900.0]
+    assert run.expected(second) == 900 * study.second_updates / study.updates
+    begun = run.next(first.experiment.group)
+    assert begun is not None and begun.experiment.second_stage
+
+
 def test_the_results_page_is_what_the_records_give() -> None:
     made = load("results_page")
     written = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
