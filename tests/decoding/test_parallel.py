@@ -37,6 +37,21 @@ def test_two_threads_find_what_one_finds(two_threads):
     assert generate(models, sources, options, batch_tokens=40) == side_by_side
 
 
+@pytest.mark.parametrize("int8", [False, True])
+def test_int8_has_a_batch_for_every_core(two_threads, int8):
+    model = reference.random_model(3, vocabulary=16).float()
+    models = Ensemble([Stepper(model, int8=int8)])
+    options, finished = SearchOptions(beam=2, max_length=3), []
+    for count, batches in ((20, 1), (60, 2 if int8 else 1)):
+        sources = [[5] * 9 + [2]] * count
+        finished.clear()
+        generate(models, sources, options, progress=finished.append)
+        assert (len(finished), sum(finished)) == (batches, count)
+    finished.clear()
+    generate(models, sources, options, batch_tokens=600, progress=finished.append)
+    assert finished == [60]  # as was asked for
+
+
 def test_work_runs_at_once_on_threads_of_its_own(two_threads):
     meet = threading.Barrier(2, timeout=10)
 

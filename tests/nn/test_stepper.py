@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from multibranch.nn import MultiBranchTransformer
+from multibranch.nn import MultiBranchTransformer, int8_products
 from multibranch.nn.cache import Room
 from multibranch.nn.stepper import Stepper
 
@@ -159,12 +159,15 @@ def test_int8_is_made_of_float32():
         Stepper(small_model(), int8=True)
 
 
+@pytest.mark.parametrize("int8", [False, True])
 @torch.inference_mode()
-def test_a_sentence_that_overflows_reaches_no_other():
+def test_a_sentence_that_overflows_reaches_no_other(int8):
     """Neither in its own batch nor in one that is given its memory."""
+    if int8 and int8_products.library() is None:
+        pytest.skip("the int8 kernel is not compiled for this machine")
     torch.manual_seed(0)
-    model = small_model().float()
-    stepper, room = Stepper(model), Room()
+    model = small_model(width=64, heads=4).float()
+    stepper, room = Stepper(model, int8=int8), Room()
     ids = torch.randint(4, 24, (3, 2))
     source = padded_sources(3, 5, 4)
     exact = stepper.start(stepper.encode(source), beam=2)

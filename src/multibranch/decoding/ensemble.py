@@ -25,6 +25,7 @@ class Ensemble:
         self.steppers = list(steppers)
         self.vocabulary = steppers[0].vocabulary
         self.device = steppers[0].device
+        self.int8 = any(stepper.int8 for stepper in steppers)
 
     def start(
         self, sources: Tensor, *, beam: int, steps: int, room: Room | None = None

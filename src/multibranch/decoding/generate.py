@@ -19,6 +19,7 @@ from multibranch.nn.cache import Room
 from multibranch.text.special import PAD
 
 CPU_BATCH_TOKENS = 1024
+INT8_BATCH_TOKENS = 256  # not fewer, for the sake of more batches: small ones take longer
 GPU_BATCH_TOKENS = 65536
 MOST_ROWS = 16384  # of a batch, on any device
 
@@ -46,8 +47,6 @@ def generate(
     """
     if prefixes is None:
         prefixes = [()] * len(sources)
-    if batch_tokens is None:
-        batch_tokens = default_batch_tokens(models, options)
     draws = options.n_best if options.sample else 1
     found: list[list[Hypothesis]] = [[] for _ in range(len(sources) * draws)]
     lengths = [len(source) for source in sources for _ in range(draws)]
@@ -58,8 +57,13 @@ def generate(
         sentences = [(sources[m // draws], prefixes[m // draws], m % draws) for m in members]
         return _search(models, sentences, options, recorder, room, stop).run()
 
-    lots = list(batches(lengths, batch_tokens, most=max(1, MOST_ROWS // options.rows)))
     workers = torch.get_num_threads() if models.device.type == "cpu" else 1
+    tokens = batch_tokens or default_batch_tokens(models, options)
+    lots = list(batches(lengths, tokens, most=max(1, MOST_ROWS // options.rows)))
+    if models.int8 and batch_tokens is None and len(lots) < workers:
+        # A batch keeps one core busy: there had better be one for each.
+        share = -(-max(lengths, default=0) * len(lengths) // workers)
+        lots = list(batches(lengths, max(INT8_BATCH_TOKENS, share)))
     with _attention(models.device):
         for members, results in spread(decode, lots, workers=workers, stop=stop):
             for member, hypotheses in zip(members, results):

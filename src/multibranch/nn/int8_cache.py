@@ -3,12 +3,12 @@
 import torch
 from torch import Tensor
 
-from multibranch.nn import int8_kernels
+from multibranch.nn import int8_attention
 from multibranch.nn.cache import LayerCache, Room, moved_within, padded
 
 
 class Int8LayerCache(LayerCache):
-    """What a LayerCache keeps, as the kernels of nn/int8_kernels.c lay it out.
+    """What a LayerCache keeps, as the kernels of nn/int8_attention.c lay it out.
 
     Args:
         projected: keys and values of the source, (b, s, 2, h, w), w a multiple of 16.
@@ -18,10 +18,12 @@ class Int8LayerCache(LayerCache):
     def __init__(self, projected: Tensor, *, room: Room | None = None) -> None:
         self._room = Room() if room is None else room
         b, s, _, self.heads, self.width = projected.shape
+        if self.width % 16:
+            raise ValueError(f"heads of {self.width} numbers are not kept in eight bits")
         self.source_length = s
-        self.lanes = int8_kernels.lanes()
+        self.lanes = int8_attention.lanes()
         self.source, self.source_scales = self._empty(b, padded(s))
-        int8_kernels.keep_source(projected, self.source, self.source_scales)
+        int8_attention.keep_source(projected, self.source, self.source_scales)
         self.written, self.written_scales = self._empty(b, 0)
 
     @property
@@ -40,11 +42,13 @@ class Int8LayerCache(LayerCache):
 
     def attend_written(self, qkv: Tensor, first: int, ancestry: Tensor) -> Tensor:
         """Remember the keys and values of qkv (b, rows, 3, h, w), and attend: (b·rows, h·w)"""
-        return int8_kernels.attend_written(qkv, first, ancestry, self.written, self.written_scales)
+        return int8_attention.attend_written(
+            qkv, first, ancestry, self.written, self.written_scales
+        )
 
     def attend_source(self, query: Tensor, mask: Tensor) -> Tensor:
         """query (b, rows, h, w), mask (b, 1, 1, slots) → (b·rows, h·w)"""
-        return int8_kernels.attend_source(query, mask, self.source, self.source_scales)
+        return int8_attention.attend_source(query, mask, self.source, self.source_scales)
 
     def grow(self, slots: int, used: int) -> None:
         old, old_scales = self.written, self.written_scales

@@ -9,14 +9,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from multibranch.nn import int8_kernels
+from multibranch.nn import int8_products
 
 Multiply = Callable[[Tensor], Tensor]  # states (rows, in) → (rows, out)
 
-# PyTorch's libraries of int8 products, in the order of preference. oneDNN multiplies faster where a
-# product widens, FBGEMM where it narrows, and has less to do before and after: with few rows it is
-# the faster one for both. Which one weights are prepared for is a setting of the whole process: one
-# thread at a time.
+# PyTorch's libraries of int8 products, in the order of preference. Which one weights are prepared
+# for is a setting of the whole process: one thread at a time.
 _WIDENING = ("onednn", "x86", "fbgemm", "qnnpack")
 _NARROWING = ("fbgemm", "x86", "onednn", "qnnpack")
 _FEW = 32  # rows
@@ -26,15 +24,20 @@ _PREPARING = threading.Lock()
 class Product:
     """x (rows, in) → x·Wᵀ + bias (rows, out), with W (out, in) in its faster layout.
 
-    On a CPU a product of few rows that widens runs up to twice as fast on the transposed weight.
+    relu: whether negative results become 0. On a CPU a product of few rows that widens runs up to
+    twice as fast on the transposed weight.
     """
 
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor | None, *, relu: bool = False) -> None:
         self.widens = weight.shape[0] > weight.shape[1]
         self.weight = weight.t().contiguous() if self.widens else weight.contiguous()
-        self.bias = bias
+        self.bias, self.relu = bias, relu
 
     def __call__(self, states: Tensor) -> Tensor:
+        output = self._product(states)
+        return F.relu_(output) if self.relu else output
+
+    def _product(self, states: Tensor) -> Tensor:
         if not self.widens:
             return F.linear(states, self.weight, self.bias)
         if self.bias is None:
@@ -45,58 +48,52 @@ class Product:
 class Int8Product:
     """The same on a CPU with whole numbers of eight bits: a quarter of the memory, and faster.
 
-    Weights are rounded once, with a scale for every output; float32 states on their way in, with
-    one scale for all of a call.
+    Weights are rounded once, with a scale for every output; float32 states on their way in, by our
+    own kernel every row by itself, by PyTorch's with one scale for all rows of a call.
     """
 
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor | None, *, relu: bool = False) -> None:
         if weight.device.type != "cpu" or weight.dtype != torch.float32:
             where = f"{weight.dtype} on {weight.device.type}"
             raise ValueError(f"int8 is made of float32 on a CPU, not of {where}")
         scales = weight.abs().amax(1).clamp_min(1e-12) / 127
+        self.multiply: Multiply
+        if int8_products.library() is not None:
+            rounded = (weight / scales[:, None]).round().to(torch.int8)
+            self.multiply = int8_products.RowProduct(rounded, scales, bias, relu=relu)
+        else:
+            self.multiply = PyTorchInt8Product(weight, scales, bias, relu=relu)
+
+    def __call__(self, states: Tensor) -> Tensor:
+        if not len(states):
+            raise ValueError("an int8 product needs at least one row")
+        return self.multiply(states)
+
+
+class PyTorchInt8Product:
+    """PyTorch's product in eight bits, which rounds its input itself.
+
+    oneDNN multiplies faster where a product widens, FBGEMM where it narrows, and has less to do
+    before and after: with few rows it is the faster one for both.
+    """
+
+    def __init__(self, weight: Tensor, scales: Tensor, bias: Tensor | None, *, relu: bool) -> None:
         zeros = torch.zeros(len(weight), dtype=torch.long)
         with _PREPARING, warnings.catch_warnings():
             # PyTorch means to drop the type in which it takes such weights, not the product.
             warnings.filterwarnings("ignore", message=".*quantize_per_channel.*")
             rounded = torch.quantize_per_channel(weight, scales.double(), zeros, 0, torch.qint8)
-            self.few = _Dynamic(_prepared(rounded, bias, _engine(_NARROWING)))
-            self.many: Multiply = self.few
-            if int8_kernels.library() is not None and torch.cpu._is_vnni_supported():
-                self.many = _Static(rounded.int_repr(), scales, bias)
-            elif weight.shape[0] > weight.shape[1]:
-                self.many = _Dynamic(_prepared(rounded, bias, _engine(_WIDENING)))
-
-    def __call__(self, states: Tensor) -> Tensor:
-        if not len(states):
-            raise ValueError("an int8 product needs at least one row")
-        return (self.few if len(states) < _FEW else self.many)(states)
-
-
-class _Dynamic:
-    """PyTorch's product that rounds its input itself, of weights that a library has laid out."""
-
-    def __init__(self, packed: Any) -> None:
-        self.packed = packed
+            self.few = self.many = _prepared(rounded, bias, _engine(_NARROWING))
+            if weight.shape[0] > weight.shape[1]:
+                self.many = _prepared(rounded, bias, _engine(_WIDENING))
         # Without these instructions pairs of eight-bit products are summed in sixteen bits.
         self.reduce_range = not torch.cpu._is_vnni_supported()
+        self.relu = relu
 
     def __call__(self, states: Tensor) -> Tensor:
-        return torch.ops.quantized.linear_dynamic(states, self.packed, self.reduce_range)
-
-
-class _Static:
-    """oneDNN's product of rounded states, which our own kernel rounds: less to do around it."""
-
-    def __init__(self, rounded: Tensor, scales: Tensor, bias: Tensor | None) -> None:
-        self.packed = torch.ops.onednn.qlinear_prepack(rounded, None)
-        self.scales, self.zeros, self.bias = scales, torch.zeros(len(scales)).long(), bias
-
-    def __call__(self, states: Tensor) -> Tensor:
-        rounded, scale, zero = int8_kernels.round_states(states)
-        weights = (self.packed, self.scales, self.zeros, self.bias)
-        return torch.ops.onednn.qlinear_pointwise(
-            rounded, scale, zero, *weights, 1.0, 0, torch.float32, "none", [], ""
-        )
+        packed = self.few if len(states) < _FEW else self.many
+        output = torch.ops.quantized.linear_dynamic(states, packed, self.reduce_range)
+        return F.relu_(output) if self.relu else output
 
 
 def _prepared(rounded: Tensor, bias: Tensor | None, engine: str) -> Any:

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from multibranch.nn import int8_kernels
+from multibranch.nn import int8_attention
 from multibranch.nn.attention import MultiBranchAttention
 from multibranch.nn.blocks import DecoderBlock, EncoderBlock
 from multibranch.nn.branching import fold
@@ -24,8 +24,7 @@ from multibranch.nn.int8_cache import Int8LayerCache
 from multibranch.nn.products import Int8Product, Multiply, Product
 from multibranch.nn.transformer import Memory, MultiBranchTransformer
 
-# What makes a product of a weight and a bias.
-MakeProduct = Callable[[Tensor, Tensor | None], Multiply]
+MakeProduct = type[Product] | type[Int8Product]
 
 
 class Stepper:
@@ -53,6 +52,7 @@ class Stepper:
             folded.get_submodule(name.rpartition(".")[0]).frequency = frequency.float()
         self.vocabulary = int(model.settings["target_vocabulary"])
         self.padding = folded.padding
+        self.int8 = int8
         self._source_embedding = folded.source_embedding
         self._target_embedding = folded.target_embedding
         self._vectors = folded.target_embedding.vectors * math.sqrt(folded.target_embedding.width)
@@ -217,7 +217,7 @@ class _Int8DecoderBlock(_DecoderBlock):
     def fits(blocks: Iterable[nn.Module]) -> bool:
         """Whether there are kernels for these blocks on this machine."""
         widths = {int(block.attention.head_width) for block in blocks}  # type: ignore[union-attr,arg-type]
-        return int8_kernels.library() is not None and all(width % 16 == 0 for width in widths)
+        return int8_attention.library() is not None and all(width % 16 == 0 for width in widths)
 
     def start(self, memory: Tensor, room: Room | None) -> LayerCache:
         return Int8LayerCache(self.project(memory), room=room)
@@ -272,17 +272,15 @@ class _FeedForward:
         in_bias = None
         if layer.in_bias is not None:
             in_bias = torch.cat([part.flatten() for part in layer.in_bias.chunk(parts, dim=1)])
-        self.inner = make(torch.cat(weights), in_bias)
+        self.inner = make(torch.cat(weights), in_bias, relu=self.activation == "relu")
         out_bias = None if layer.out_bias is None else layer.out_bias.sum(0) * scale
         self.outer = make(layer.out_weight.flatten(0, 1).t() * scale, out_bias)
 
     def __call__(self, states: Tensor) -> Tensor:
         hidden = self.inner(states)
-        if self.activation == "relu":
-            hidden = F.relu_(hidden)
-        elif self.activation == "gelu":
+        if self.activation == "gelu":
             hidden = F.gelu(hidden)
-        else:
+        elif self.activation == "swiglu":
             gate, up = hidden.chunk(2, dim=-1)
             hidden = F.silu(gate).mul_(up)
         return self.outer(hidden)

@@ -1,4 +1,4 @@
-/* Decoding in eight bits on a CPU: rounding, and attention over rounded keys and values.
+/* Attention over keys and values in eight bits, for decoding on a CPU.
  *
  * A step's attention computes little and reads much: the keys and values of all that was read, in
  * every layer. In eight bits they take a quarter of the memory. Vectors of w numbers are rounded
@@ -8,10 +8,10 @@
  * `slots` slots, a multiple of 16: (b, 2, h, slots * w). Values lie slot by slot, (slots, w); keys
  * in blocks of as many slots as a vector has LANES, (slots / LANES, w, LANES): so many scores at
  * once. `scales` is (b, 2, h, slots). w is a multiple of 16. Masks hold 0 where a row looks, and
- * -infinity where it does not; every row looks somewhere. `scores` is room for (5, slots) numbers.
+ * -infinity where it does not; every row looks somewhere. `scores` is room for (GROUP, slots) numbers.
  *
  * Vectors are those of GCC and Clang, of LANES numbers: 16 with AVX-512, 8 with AVX2.
- * pyproject.toml has this file compiled for both; int8_kernels.py takes the one that the machine
+ * pyproject.toml has this file compiled for both; int8_attention.py takes the one that the machine
  * can run.
  */
 #include <immintrin.h>
@@ -112,14 +112,16 @@ INLINE Floats exponential(Floats x) {
     return choose(counts, series * (Floats)power, (Floats){0});
 }
 
-/* Write `width` numbers in eight bits, `stride` bytes apart; gives back their scale. */
+/* Write `width` numbers in eight bits, `stride` bytes apart; gives back their scale, which is no
+ * number where one of them is none. */
 INLINE float round_vector(const float *numbers, int64_t width, int8_t *to, int64_t stride) {
-    Floats most = {0};
+    Wholes most = {0}; /* bits without the sign, among which what is no number is the largest */
     for (int64_t w = 0; w < width; w += LANES) {
-        Floats here = (Floats)((Wholes)load(numbers + w) & 0x7fffffff);
-        most = larger(here, most);
+        Wholes here = (Wholes)load(numbers + w) & 0x7fffffff, more = here > most;
+        most = (more & here) | (~more & most);
     }
-    float magnitude = largest(most) + 1e-30f;
+    for (int lane = 1; lane < LANES; lane++) most[0] = most[lane] > most[0] ? most[lane] : most[0];
+    float magnitude = ((Floats)most)[0] + 1e-30f;
     float factor = 127.0f / magnitude;
     for (int64_t w = 0; w < width; w += LANES) {
         int8_t rounded[LANES];
@@ -213,32 +215,11 @@ INLINE void attend_all(Head head, const float *query, int64_t query_stride, cons
     }
 }
 
-/* So many numbers in eight bits without a sign, zero among them: x = scale * (n - zero). */
-float round_states(const float *numbers, int64_t count, uint8_t *to, int64_t *zero) {
-    Floats least = {0}, most = {0};
-    int64_t at = 0;
-    for (; at + LANES <= count; at += LANES) {
-        Floats here = load(numbers + at);
-        most = larger(here, most);
-        least = choose(here < least, here, least);
-    }
-    float top = largest(most), bottom = -largest(-least);
-    for (; at < count; at++) {
-        top = numbers[at] > top ? numbers[at] : top;
-        bottom = numbers[at] < bottom ? numbers[at] : bottom;
-    }
-    float scale = (top - bottom) / 255.0f + 1e-30f, factor = 1.0f / scale;
-    float shift = nearbyintf(-bottom * factor);
-    for (at = 0; at < count; at++) {
-        float n = nearbyintf(numbers[at] * factor) + shift;
-        to[at] = (uint8_t)(int32_t)(n < 0.0f ? 0.0f : n > 255.0f ? 255.0f : n);
-    }
-    *zero = (int64_t)shift;
-    return scale;
-}
-
 /* How many slots a block of keys has. */
 int lanes(void) { return LANES; }
+
+/* How many rows, each with scores of its own, are worked on at a time. */
+int group(void) { return GROUP; }
 
 /* Keys and values of the sources, projected (b, s, 2, h, w), into kept and scales. */
 void keep_source(const float *projected, int64_t b, int64_t s, int64_t heads, int64_t width,

@@ -1,4 +1,4 @@
-"""Attention and rounding in eight bits, against the same in float32."""
+"""Attention in eight bits, against the same in float32."""
 
 import ctypes
 import importlib.util
@@ -7,19 +7,19 @@ import sys
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from multibranch.nn import int8_kernels
+from multibranch.nn import int8_attention
 from multibranch.nn.cache import DecoderCache, LayerCache
 from multibranch.nn.int8_cache import Int8LayerCache
 
-if int8_kernels.library() is None:
+if int8_attention.library() is None:
     pytest.skip("the int8 kernels are not compiled for this machine", allow_module_level=True)
 
 KINDS = [
     name.rpartition("_")[2]
-    for names in int8_kernels._MODULES.values()
+    for names in int8_attention._MODULES.values()
     for name in names
     if names[0] == name and importlib.util.find_spec(name) is not None
 ]
@@ -31,13 +31,13 @@ def kernels(request, monkeypatch):
     capability = torch.backends.cpu.get_cpu_capability()
     if request.param == "avx512" and capability != "AVX512":
         pytest.skip("this machine has no AVX-512")
-    int8_kernels.library.cache_clear()
+    int8_attention.library.cache_clear()
     with monkeypatch.context() as patch:
         patch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: request.param.upper())
-        loaded = int8_kernels.library()
+        loaded = int8_attention.library()
     assert isinstance(loaded, ctypes.CDLL) and request.param in loaded._name
     yield loaded
-    int8_kernels.library.cache_clear()
+    int8_attention.library.cache_clear()
 
 
 def attended(query, keys, values, mask):
@@ -67,10 +67,14 @@ def test_attention_to_the_source(kernels, width, rows):
     assert bool((error[:2] > 1e-4).all())  # rounded it is
 
 
-@settings(deadline=None, max_examples=60)
-@given(st.data())
+@settings(
+    deadline=None,
+    max_examples=60,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],  # one library for all examples
+)
+@given(data=st.data())
 @torch.inference_mode()
-def test_cache_operations_move_eight_bits_as_they_move_others(data):
+def test_cache_operations_move_eight_bits_as_they_move_others(kernels, data):
     """Growing, reordering, leaving and tidying: a slot too far and attention is far off."""
     torch.manual_seed(data.draw(st.integers(0, 1000)))
     b, beam, h, w = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 7)), 2, 16
@@ -108,28 +112,20 @@ def test_cache_operations_move_eight_bits_as_they_move_others(data):
         assert rough.sentences == b and rough.used == exact.used
 
 
-@settings(deadline=None, max_examples=60)
-@given(
-    st.integers(1, 70), st.sampled_from([1.0, 1e-20, 1e20]), st.sampled_from([-1.0, 0.0, 1.0, 5.0])
-)
-def test_states_are_rounded_to_the_nearest(count, size, shift):
-    torch.manual_seed(count)
-    states = (torch.randn(3, count) + shift) * size
-    rounded, scale, zero = int8_kernels.round_states(states)
-    assert rounded.shape == states.shape and 0 <= zero <= 255
-    steps = (states.max().clamp_min(0) - states.min().clamp_max(0)) / 255
-    assert scale == pytest.approx(steps.item(), rel=1e-5)
-    # Half a step, and half of one more at an end whose zero was rounded the other way.
-    assert ((rounded.double() - zero) * scale - states.double()).abs().max() <= 1.01 * scale
-    assert ((states == 0) <= (rounded == zero)).all()
-
-
-def test_zeros_stay_zeros_and_weights_of_zero_count_for_nothing():
-    rounded, _, zero = int8_kernels.round_states(torch.zeros(2, 5))
-    assert bool((rounded == zero).all())
+def test_weights_of_zero_count_for_nothing(kernels):
     layer = Int8LayerCache(torch.zeros(1, 2, 2, 1, 16))
     found = layer.attend_source(torch.ones(1, 1, 1, 16), torch.zeros(1, 1, 1, 16))
     assert bool((found == 0).all())
+
+
+def test_what_the_kernels_cannot_read_is_refused():
+    layer = Int8LayerCache(torch.randn(1, 2, 2, 3, 16))
+    query, mask = torch.randn(1, 3, 2, 16).transpose(1, 2), torch.zeros(1, 1, 1, 16)
+    for wrong in (query, query.contiguous().double()):
+        with pytest.raises(AssertionError):
+            layer.attend_source(wrong, mask)
+    with pytest.raises(ValueError, match="heads of 24 numbers"):
+        Int8LayerCache(torch.randn(1, 2, 2, 3, 24))
 
 
 def test_without_the_kernels_int8_still_decodes():
@@ -137,9 +133,9 @@ def test_without_the_kernels_int8_still_decodes():
 import importlib.util, torch
 found = importlib.util.find_spec
 importlib.util.find_spec = lambda name, *rest: None if "_int8_" in name else found(name, *rest)
-from multibranch.nn import MultiBranchTransformer, int8_kernels
+from multibranch.nn import MultiBranchTransformer, int8_attention, int8_products
 from multibranch.nn.stepper import Stepper
-assert int8_kernels.library() is None
+assert int8_attention.library() is int8_products.library() is None
 model = MultiBranchTransformer(
     source_vocabulary=24, target_vocabulary=24, width=32, hidden=32, heads=2, encoder_layers=1,
     decoder_layers=1, branches=2,

@@ -1,0 +1,33 @@
+"""C code that was compiled as the package was installed, where there was a compiler for it.
+
+Its functions are called without Python's lock: two batches run on two cores.
+"""
+
+import ctypes
+import importlib.util
+from typing import Any
+
+from torch import Tensor
+
+POINTER, WHOLE = ctypes.c_void_p, ctypes.c_int64
+Signatures = dict[str, tuple[Any, list[Any]]]  # of functions: what each gives and takes
+
+
+def load(module: str, signatures: Signatures) -> ctypes.CDLL | None:
+    """A module's functions; None where it cannot be had."""
+    found = importlib.util.find_spec(module)
+    if found is None or found.origin is None:
+        return None
+    try:
+        library = ctypes.CDLL(found.origin)
+    except OSError:  # made for another machine
+        return None
+    for name, (result, arguments) in signatures.items():
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments
+    return library
+
+
+def call(function: Any, *arguments: Any) -> Any:
+    """Tensors go as pointers, and live until the function is done."""
+    return function(*(a.data_ptr() if isinstance(a, Tensor) else a for a in arguments))

@@ -1,0 +1,61 @@
+"""Products with a weight of eight bits by our own kernel (int8_products.c), where it runs."""
+
+import ctypes
+from functools import cache
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from multibranch.nn.compiled import POINTER, WHOLE, Signatures, call, load
+
+_MODULE = "multibranch.nn._int8_vnni"
+_SIGNATURES: Signatures = {
+    "runs_here": (ctypes.c_int, []),
+    "panel": (ctypes.c_int, []),
+    "room": (WHOLE, [WHOLE, WHOLE]),
+    "multiply": (
+        None,
+        [POINTER, *3 * [WHOLE], *4 * [POINTER], ctypes.c_int, *2 * [POINTER]],
+    ),
+}
+
+
+@cache
+def library() -> ctypes.CDLL | None:
+    """The compiled code; None where there is none, or not for this machine."""
+    if torch.backends.cpu.get_cpu_capability() != "AVX512":
+        return None
+    loaded = load(_MODULE, _SIGNATURES)
+    return loaded if loaded is not None and loaded.runs_here() else None
+
+
+class RowProduct:
+    """x (rows, in) → x·Wᵀ + bias (rows, out), with every row rounded by itself.
+
+    Args:
+        rounded: the weight's whole numbers (out, in), from −127 to 127.
+        scales: what they are to be multiplied with, (out,).
+        relu: whether negative results become 0.
+    """
+
+    def __init__(self, rounded: Tensor, scales: Tensor, bias: Tensor | None, *, relu: bool) -> None:
+        found = library()
+        assert found is not None
+        self._library = found
+        self.out, self.inner = rounded.shape
+        panel = found.panel()
+        full = F.pad(rounded, (0, -self.inner % 4, 0, -self.out % panel))
+        fours = full.view(-1, panel, full.shape[1] // 4, 4)
+        totals = scales * rounded.sum(1)
+        bias = None if bias is None else bias.contiguous()
+        self._weight = (fours.transpose(1, 2).contiguous(), scales, totals, bias, int(relu))
+
+    def __call__(self, states: Tensor) -> Tensor:
+        assert states.dtype == torch.float32 and states.shape[1] == self.inner
+        states, rows = states.contiguous(), len(states)
+        output = states.new_empty(rows, self.out)
+        room = torch.empty(self._library.room(rows, self.inner), dtype=torch.uint8)
+        sizes = (rows, self.inner, self.out)
+        call(self._library.multiply, states, *sizes, *self._weight, room, output)
+        return output
