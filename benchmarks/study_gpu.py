@@ -236,7 +236,7 @@ def _end(worker: Worker) -> None:
 
 def jobs_of(args: argparse.Namespace) -> dict[str, Job]:
     """Everything to be run, each after what it starts from."""
-    found: dict[str, Job] = {}
+    offered: list[tuple[Bench, Experiment]] = []
     for name in args.study:
         study = load_study(name)
         if args.updates:
@@ -246,17 +246,21 @@ def jobs_of(args: argparse.Namespace) -> dict[str, Job]:
         data = parse_data(args.prepared, study)
         builtin = {corpus.name for corpus in study.corpora if corpus.folder is None}
         bench = Bench(study=study, output=args.work, data=data, device=args.device)
-        experiments = [
-            e for e in study.experiments(args.seeds) if e.corpus in data or e.corpus in builtin
-        ]
-        for experiment in choose(experiments, args.only):
-            other = found.get(experiment.key)
-            if other is None:
-                found[experiment.key] = Job(bench, experiment, args.keep_models)
-            elif other.bench.fingerprint(experiment) != bench.fingerprint(experiment):
-                raise UserError(
-                    f"{experiment.key} is not the same in {name}: run the studies apart"
-                )
+        for experiment in study.experiments(args.seeds):
+            if experiment.corpus in data or experiment.corpus in builtin:
+                offered.append((bench, experiment))
+    wanted = {e.key for e in choose([experiment for _, experiment in offered], args.only)}
+    found: dict[str, Job] = {}
+    for bench, experiment in offered:
+        other = found.get(experiment.key)
+        if other is not None and other.bench.fingerprint(experiment) != bench.fingerprint(
+            experiment
+        ):
+            raise UserError(
+                f"{experiment.key} is not the same in {bench.study.name}: run the studies apart"
+            )
+        if other is None and experiment.key in wanted:
+            found[experiment.key] = Job(bench, experiment, args.keep_models)
     for job in list(found.values()):
         if job.experiment.parent is not None:
             found[job.experiment.parent.key].keep_model = True
