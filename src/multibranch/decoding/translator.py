@@ -192,7 +192,7 @@ class Translator:
         )
         plain = tokenised if tokenised_output is None else tokenised_output
         written = self.write(found, tokenised=plain, distinct=not asked.sample)
-        results = [[_BLANK]] * len(lines)
+        results = [[_BLANK] for _ in lines]
         for place, hypotheses in zip(filled, written):
             results[place] = hypotheses
         return results

@@ -136,26 +136,37 @@ def cell_text(cell: CellResult | None) -> str:
 
 def cells_table(results: Results) -> str:
     """All cells, with both differences."""
-    header = ["model", "corpus", "score", "− baseline", "− continued", "ppl", "cosine"]
+    header = ["model", "corpus", "score", "− baseline", "− continued", "BP", "ppl", "cosine"]
     header += ["parameters", "updates", "seconds", "seeds"]
     rows = []
     for cell in ordered(results):
-        similarity, updates = cell.average("mean_similarity"), cell.average("updates")
         rows.append(
             [
                 cell.experiment.title(),
                 cell.experiment.corpus,
                 str(cell),
                 *(difference(cell, name) for name in ("baseline", "continued")),
-                "–" if cell.perplexity is None else f"{cell.perplexity:.2f}",
-                "–" if similarity is None else f"{similarity:.3f}",
+                *averages(cell),
                 f"{cell.records[0].get('parameters') or 0:,}",
-                "–" if updates is None else f"{updates:,.0f}",
+                number(cell.average("updates"), ",.0f"),
                 f"{cell.average('wall_seconds') or 0:.0f}",
                 ", ".join(map(str, cell.seeds)),
             ]
         )
     return grid(header, rows)
+
+
+def averages(cell: CellResult) -> list[str]:
+    """Brevity penalty of BLEU on tokens, perplexity and similarity of branches, over the seeds."""
+    return [
+        number(cell.average("brevity_penalty"), ".3f"),
+        number(cell.perplexity, ".2f"),
+        number(cell.average("mean_similarity"), ".3f"),
+    ]
+
+
+def number(value: float | None, form: str) -> str:
+    return "–" if value is None else format(value, form)
 
 
 def difference(cell: CellResult, name: str) -> str:

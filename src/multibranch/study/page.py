@@ -4,7 +4,14 @@ import html
 from importlib import resources
 
 from multibranch.study.layout import Block, Line, Sheet, command_of, ordered, sheets
-from multibranch.study.markdown import difference, how_to_read, sheet_title, verdicts
+from multibranch.study.markdown import (
+    averages,
+    difference,
+    how_to_read,
+    number,
+    sheet_title,
+    verdicts,
+)
 from multibranch.study.plots import figures
 from multibranch.study.results import CellResult, Results, signed
 
@@ -105,15 +112,13 @@ def _cells(results: Results) -> str:
     many = len({cell.experiment.corpus for cell in results.cells.values()}) > 1
     rows = []
     for cell in ordered(results):
-        similarity, updates = cell.average("mean_similarity"), cell.average("updates")
         values = [
             str(cell),
             difference(cell, "baseline"),
             difference(cell, "continued"),
-            "–" if cell.perplexity is None else f"{cell.perplexity:.2f}",
-            "–" if similarity is None else f"{similarity:.3f}",
+            *averages(cell),
             f"{(cell.records[0].get('parameters') or 0) / 1e6:.1f}M",
-            "–" if updates is None else f"{updates:,.0f}",
+            number(cell.average("updates"), ",.0f"),
             f"{cell.average('wall_seconds') or 0:.0f}",
             str(len(cell.seeds)),
         ]
@@ -124,13 +129,14 @@ def _cells(results: Results) -> str:
             f'<tr class="command"><td colspan="{len(values) + 1}">'
             f"<code>{_e(command_of(cell, results.study))}</code></td></tr>"
         )
-    heads = ["score", "− baseline", "− continued", "ppl", "cosine", "size", "updates", "seconds"]
-    shown = "".join(f"<th>{_e(head)}</th>" for head in [*heads, "seeds"])
+    heads = ["score", "− baseline", "− continued", "BP", "ppl", "cosine", "size", "updates"]
+    shown = "".join(f"<th>{_e(head)}</th>" for head in [*heads, "seconds", "seeds"])
     return (
         "<section><h2>Every cell, and the command that repeats it</h2>"
         '<p class="soft">Differences are means over the seeds that both have, ± their deviation. '
-        "ppl: perplexity on the validation set. cosine: between the weights of two branches. "
-        "seconds: of one trial, from start to scores.</p>"
+        "BP: brevity penalty of BLEU on tokens, below 1 where translations are shorter than the "
+        "references. ppl: perplexity on the validation set. cosine: between the weights of two "
+        "branches. seconds: of one trial, from start to scores.</p>"
         f'<div class="wide"><table class="cells"><thead><tr><th class="left">model</th>{shown}</tr>'
         f"</thead><tbody>{''.join(rows)}</tbody></table></div></section>"
     )
