@@ -352,10 +352,18 @@ def test_a_run_that_was_stopped_is_said_to_be_one(folder: Path) -> None:
     with pytest.raises(UserError) as raised:
         load_model(run)
     assert str(raised.value) == (
-        f"{run} holds a training that has not ended: `multibranch train {run}/config.yaml` goes on "
-        f"with it; its best weights so far are in {run}/best"
+        f"{run} holds a training that has not ended: `multibranch train {run}/config.yaml "
+        f"--train.output={run}` goes on with it; its best weights so far are in {run}/best"
     )
     load_model(run / "best")
+    stages = folder.parent / "two stages"
+    (stages / "transformer").mkdir(parents=True)
+    run.rename(stages / "transformer" / "run")
+    (stages / "transformer" / "config.yaml").write_text("task: translation\n")
+    with pytest.raises(UserError, match=r"in two stages: name one of them, as .*/transformer"):
+        load_model(stages)
+    with pytest.raises(UserError, match=r"`multibranch train '.*/two stages/.*/run/config.yaml' "):
+        load_model(stages / "transformer" / "run")
 
 
 def test_weights_without_permission_are_not_called_damaged(

@@ -12,6 +12,7 @@ import inspect
 import json
 import os
 import re
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 EXPORTED = "multibranch.json"  # what an exported folder has, and a model directory has not
 RUN, LOCK = "config.yaml", ".lock"  # what the folder of a run of training has from its beginning
+STAGES = ("transformer", "mat")  # the runs in the folder of a training in two stages
 MODEL_TYPE = "multibranch"
 
 
@@ -155,9 +157,16 @@ def config_path(folder: Path) -> Path:
         best = folder / "best"
         validated = (best / CONFIG).is_file()
         if (folder / RUN).is_file() and (validated or (folder / LOCK).is_file()):
+            words = ["multibranch", "train", str(folder / RUN), f"--train.output={folder}"]
             raise UserError(
-                f"{folder} holds a training that has not ended: `multibranch train {folder / RUN}` "
-                f"goes on with it{f'; its best weights so far are in {best}' if validated else ''}"
+                f"{folder} holds a training that has not ended: `{shlex.join(words)}` goes on with "
+                f"it{f'; its best weights so far are in {best}' if validated else ''}"
+            )
+        stages = [folder / name for name in STAGES if (folder / name / RUN).is_file()]
+        if stages:
+            raise UserError(
+                f"{folder} is the place of a training in two stages: name one of them, as "
+                f"{stages[-1]}"
             )
         raise UserError(f"{folder} is no model directory: it has no {CONFIG}")
     return folder / CONFIG

@@ -77,6 +77,23 @@ def test_every_output_is_scored_once(
     assert found["seeds"]["ter"]["values"][0] == pytest.approx(found["ter"], abs=0.01)
 
 
+def test_evaluate_decodes_in_the_precision_that_is_asked_for(
+    models: list[Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked, load = [], Translator.load
+
+    def noted(*folders: object, **how: object) -> Translator:
+        asked.append(how["precision"])
+        return load(*folders, **how)
+
+    monkeypatch.setattr(Translator, "load", noted)
+    words = ("--device", "cpu", "--limit", 5, "--json")
+    for precision in ("int8", "float32"):
+        status, out, _ = called(capsys, "evaluate", models[0], "--precision", precision, *words)
+        assert (status, json.loads(out)["sentences"]) == (0, 5)
+    assert asked == ["int8", "float32"]
+
+
 def test_scores_are_those_of_the_outputs_with_their_signatures(
     models: list[Path], data: PreparedData, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -101,6 +101,28 @@ def test_rows_of_any_size_are_rounded_finely() -> None:
     assert product(torch.zeros(2, 64)).abs().max() == 0
 
 
+@needs_kernel
+def test_what_the_kernel_cannot_read_is_refused() -> None:
+    weight = torch.randn(70, 33)
+    for bias in (torch.randn(70).double(), torch.randn(70).half(), torch.randn(3)):
+        with pytest.raises(ValueError, match="a bias of 70"):
+            Int8Product(weight, bias)
+    product = Int8Product(weight, torch.randn(140)[::2])  # every other number of its memory
+    for states in (torch.randn(5, 33).double(), torch.randn(5, 34), torch.randn(5, 1, 33)):
+        with pytest.raises(ValueError, match="states"):
+            product(states)
+    states = torch.randn(33, 5).t()
+    torch.testing.assert_close(product(states), product(states.contiguous()))
+
+
+def test_sums_do_not_wrap_around() -> None:
+    weight = torch.ones(3, 70_000)
+    states = torch.ones(2, 70_000)
+    states[:, 0] = 0.0
+    found = Int8Product(weight, None)(states)
+    torch.testing.assert_close(found, torch.full((2, 3), 69_999.0), rtol=1e-3, atol=0)
+
+
 def test_large_and_vanishing_weights_keep_their_own_scales() -> None:
     torch.manual_seed(0)
     states = torch.randn(5, 64)

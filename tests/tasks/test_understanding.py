@@ -178,8 +178,9 @@ def test_classify_names_the_line_that_is_no_text(trained, monkeypatch, capsys):
 
 
 def test_evaluate_refuses_options_that_a_classifier_has_not(trained, capsys):
-    assert main(["evaluate", str(trained.folder), "--beam", "3"]) == 2
-    assert "--beam is for models that write text" in capsys.readouterr().err
+    for option, value in (("--beam", "3"), ("--precision", "int8")):
+        assert main(["evaluate", str(trained.folder), option, value]) == 2
+        assert f"{option} is for models that write text" in capsys.readouterr().err
 
 
 def test_classify_writes_labels_and_probabilities(trained, monkeypatch, capsys):

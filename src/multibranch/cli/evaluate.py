@@ -3,6 +3,7 @@
   multibranch evaluate runs/mat
   multibranch evaluate runs/mat --compare runs/baseline    more than chance?
   multibranch evaluate runs/seed1 runs/seed2 runs/seed3    mean and deviation
+  multibranch evaluate runs/mat --precision int8           what does int8 cost?
   multibranch evaluate runs/mat --split valid --json
 
 BLEU comes twice: as sacreBLEU computes it on detokenised text, and as multi-bleu.perl does on
@@ -17,7 +18,7 @@ from typing import Any
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from multibranch.cli.searching import add_device
+    from multibranch.cli.searching import add_device, add_precision
 
     parser.add_argument("models", nargs="+", metavar="DIR", help="model directories, one a seed")
     parser.add_argument("--data", metavar="FOLDER", help="prepared corpus (default: its own)")
@@ -39,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--valid-only", action="store_true", help="code: best output that parses")
     parser.add_argument("--output", metavar="FILE", help="write the first model's output here")
     add_device(parser)
+    add_precision(parser)
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
@@ -72,6 +74,8 @@ def _refuse_search_options(args: argparse.Namespace) -> None:
         if getattr(args, name) is not None:
             option = name.replace("_", "-")
             raise UserError(f"--{option} is for models that write text, not for a classifier")
+    if args.precision != "float32":
+        raise UserError("--precision is for models that write text, not for a classifier")
 
 
 def _evaluate_classifier(args: argparse.Namespace) -> None:
@@ -109,6 +113,7 @@ def _evaluate_code(args: argparse.Namespace) -> None:
             limit=args.limit,
             output=args.output,
             device=args.device,
+            precision=args.precision,
             branches=parse_branches(args.branches),
             progress=progress,
             **_search(args),
@@ -172,6 +177,7 @@ def _decode(folder: str, data: Any, args: argparse.Namespace) -> Any:
             split=args.split,
             limit=args.limit,
             device=args.device,
+            precision=args.precision,
             branches=parse_branches(args.branches),
             progress=progress,
             **_search(args),

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from multibranch.nn.compiled import POINTER, WHOLE, Signatures, call, load
 
+MOST_INPUTS = 2**31 // (255 * 127)  # whose sum cannot leave 32 bits
 _MODULE = "multibranch.nn._int8_vnni"
 _SIGNATURES: Signatures = {
     "runs_here": (ctypes.c_int, []),
@@ -41,9 +42,14 @@ class RowProduct:
 
     def __init__(self, rounded: Tensor, scales: Tensor, bias: Tensor | None, *, relu: bool) -> None:
         found = library()
-        assert found is not None
+        if found is None:
+            raise RuntimeError("the int8 kernel was not compiled for this machine")
         self._library = found
         self.out, self.inner = rounded.shape
+        if self.inner > MOST_INPUTS:
+            raise ValueError(f"{self.inner:,} products are too many for a sum of 32 bits")
+        if bias is not None and (bias.shape != (self.out,) or bias.dtype != torch.float32):
+            raise ValueError(f"a bias of {self.out} float32 numbers is needed")
         panel = found.panel()
         full = F.pad(rounded, (0, -self.inner % 4, 0, -self.out % panel))
         fours = full.view(-1, panel, full.shape[1] // 4, 4)
@@ -52,7 +58,8 @@ class RowProduct:
         self._weight = (fours.transpose(1, 2).contiguous(), scales, totals, bias, int(relu))
 
     def __call__(self, states: Tensor) -> Tensor:
-        assert states.dtype == torch.float32 and states.shape[1] == self.inner
+        if states.dtype != torch.float32 or states.shape[1:] != (self.inner,):
+            raise ValueError(f"float32 states (rows, {self.inner}) are needed")
         states, rows = states.contiguous(), len(states)
         output = states.new_empty(rows, self.out)
         room = torch.empty(self._library.room(rows, self.inner), dtype=torch.uint8)

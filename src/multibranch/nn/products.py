@@ -49,7 +49,8 @@ class Int8Product:
     """The same on a CPU with whole numbers of eight bits: a quarter of the memory, and faster.
 
     Weights are rounded once, with a scale for every output; float32 states on their way in, by our
-    own kernel every row by itself, by PyTorch's with one scale for all rows of a call.
+    own kernel every row by itself, by PyTorch's with one scale for all rows of a call. Sums that
+    might not fit into 32 bits stay float32.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None, *, relu: bool = False) -> None:
@@ -58,7 +59,9 @@ class Int8Product:
             raise ValueError(f"int8 is made of float32 on a CPU, not of {where}")
         scales = weight.abs().amax(1).clamp_min(1e-12) / 127
         self.multiply: Multiply
-        if int8_products.library() is not None:
+        if weight.shape[1] > int8_products.MOST_INPUTS:
+            self.multiply = Product(weight, bias, relu=relu)
+        elif int8_products.library() is not None:
             rounded = (weight / scales[:, None]).round().to(torch.int8)
             self.multiply = int8_products.RowProduct(rounded, scales, bias, relu=relu)
         else:

@@ -135,6 +135,7 @@ def evaluate_code(
     limit: int | None = None,
     output: str | Path | None = None,
     device: str = "auto",
+    precision: str = "float32",
     branches: Sequence[int] | None = None,
     progress: Callable[[int], None] | None = None,
     **search: Any,
@@ -145,7 +146,7 @@ def evaluate_code(
     where none does; "without_valid_only" then has the scores of the best-scored ones. `search` are
     fields of SearchOptions that differ from the model directory's.
     """
-    generator = CodeGenerator.load(folder, device=device, branches=branches)
+    generator = CodeGenerator.load(folder, device=device, precision=precision, branches=branches)
     source_lines, reference_words = pairs_to_score(
         generator, data, split=split, sources=sources, references=references, limit=limit
     )

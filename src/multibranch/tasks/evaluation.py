@@ -88,12 +88,13 @@ def decode_split(
     split: str = "test",
     limit: int | None = None,
     device: str = "auto",
+    precision: str = "float32",
     branches: Sequence[int] | None = None,
     progress: Callable[[int], None] | None = None,
     **search: Any,
 ) -> Output:
     """Translate a split; `search` are search options that differ from the model directory's."""
-    translator = Translator.load(folder, device=device, branches=branches)
+    translator = Translator.load(folder, device=device, precision=precision, branches=branches)
     found = translator.generate(
         data.lines(split, "source")[:limit], tokenised_output=True, progress=progress, **search
     )

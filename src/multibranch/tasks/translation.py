@@ -6,6 +6,7 @@ from typing import Any
 
 from multibranch.data import PreparedData
 from multibranch.data.builtin import builtin
+from multibranch.directory import STAGES
 from multibranch.disk import check_place
 from multibranch.errors import UserError
 from multibranch.nn import MultiBranchTransformer
@@ -73,11 +74,12 @@ def two_stage(config: Config, *, quiet: bool = False) -> list[tuple[str, Outcome
     if config.train.init_from is not None:
         raise UserError("--two-stage trains its own first stage: remove train.init_from")
     folder = Path(config.train.output)
+    transformer, mat = (str(folder / name) for name in STAGES)
     join(config.train.device).first_does(lambda: check_place(folder, "train.output", filled=True))
     first = dataclasses.replace(
         config,
         model=dataclasses.replace(config.model, branches=1, drop_branch=0.0, drop_ffn=None),
-        train=dataclasses.replace(config.train, output=str(folder / "transformer")),
+        train=dataclasses.replace(config.train, output=transformer),
     )
     # Both stages read one corpus: a built-in one would else be made for each.
     folder_of_data = str(open_data(config).folder)
@@ -87,9 +89,7 @@ def two_stage(config: Config, *, quiet: bool = False) -> list[tuple[str, Outcome
         return outcomes
     second = dataclasses.replace(
         config,
-        train=dataclasses.replace(
-            config.train, output=str(folder / "mat"), init_from=str(folder / "transformer")
-        ),
+        train=dataclasses.replace(config.train, output=mat, init_from=transformer),
     )
     outcomes.append((f"MAT, {branches} branches", train(second, quiet=quiet)))
     return outcomes
