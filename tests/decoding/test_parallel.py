@@ -50,6 +50,11 @@ def test_int8_has_a_batch_for_every_core(two_threads, int8):
     finished.clear()
     generate(models, sources, options, batch_tokens=600, progress=finished.append)
     assert finished == [60]  # as was asked for
+    finished.clear()
+    torch.set_num_threads(4)
+    wide = SearchOptions(beam=100, max_length=3)  # whose batches are small, and do not grow
+    generate(models, sources[:15], wide, progress=finished.append)
+    assert sorted(finished) == [3, 6, 6]
 
 
 def test_work_runs_at_once_on_threads_of_its_own(two_threads):

@@ -58,12 +58,12 @@ def generate(
         return _search(models, sentences, options, recorder, room, stop).run()
 
     workers = torch.get_num_threads() if models.device.type == "cpu" else 1
-    tokens = batch_tokens or default_batch_tokens(models, options)
-    lots = list(batches(lengths, tokens, most=max(1, MOST_ROWS // options.rows)))
-    if models.int8 and batch_tokens is None and len(lots) < workers:
-        # A batch keeps one core busy: there had better be one for each.
-        share = -(-max(lengths, default=0) * len(lengths) // workers)
-        lots = list(batches(lengths, max(INT8_BATCH_TOKENS, share)))
+    if batch_tokens is None:
+        batch_tokens = default_batch_tokens(models, options)
+        if models.int8:  # a batch keeps one core busy: there had better be one for each
+            share = -(-max(lengths, default=0) * len(lengths) // workers)
+            batch_tokens = min(batch_tokens, max(INT8_BATCH_TOKENS, share))
+    lots = list(batches(lengths, batch_tokens, most=max(1, MOST_ROWS // options.rows)))
     with _attention(models.device):
         for members, results in spread(decode, lots, workers=workers, stop=stop):
             for member, hypotheses in zip(members, results):

@@ -33,6 +33,9 @@ typedef struct {
     int relu;
 } Weight;
 
+/* Bytes from one rounded row to the next: whole vectors. */
+INLINE int64_t stride_of(int64_t in) { return (in + LANES - 1) / LANES * LANES; }
+
 /* Of so many numbers, those that a vector has room for. */
 INLINE __mmask16 first(int64_t count) {
     return count >= LANES ? 0xffff : count > 0 ? (__mmask16)((1u << count) - 1) : 0;
@@ -113,8 +116,7 @@ int panel(void) { return PANEL; }
 
 /* Bytes of room that `multiply` needs for so many rows. */
 int64_t room(int64_t rows, int64_t in) {
-    int64_t stride = (in + LANES - 1) / LANES * LANES;
-    return (rows < BLOCK ? rows : BLOCK) * (stride + 2 * (int64_t)sizeof(float));
+    return (rows < BLOCK ? rows : BLOCK) * (stride_of(in) + 2 * (int64_t)sizeof(float));
 }
 
 /* states (rows, in) -> output (rows, out), none of it negative where `relu`. */
@@ -122,7 +124,7 @@ void multiply(const float *states, int64_t rows, int64_t in, int64_t out, const 
               const float *units, const float *totals, const float *bias, int relu, uint8_t *bytes,
               float *output) {
     Weight weight = {in, out, panels, units, totals, bias, relu};
-    int64_t stride = (in + LANES - 1) / LANES * LANES;
+    int64_t stride = stride_of(in);
     for (int64_t start = 0; start < rows; start += BLOCK) {
         int64_t count = rows - start < BLOCK ? rows - start : BLOCK;
         float *scales = (float *)(bytes + count * stride), *lows = scales + count;
