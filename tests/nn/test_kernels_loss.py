@@ -53,9 +53,7 @@ def definition(
     ("n", "d", "vocabulary", "dtype", "tolerance"),
     [
         (13, 16, 40, torch.float32, 1e-5),
-        # Two blocks and a rest, rows of odd length. Over so many entries PyTorch's own gradient of
-        # the smoothed loss is off by up to 1.6e-5 in float32.
-        (6, 8, 9001, torch.float32, 4e-5),
+        (6, 8, 9001, torch.float32, 1e-5),  # two blocks and a rest, rows of odd length
         (1, 4, 3, torch.float32, 1e-5),
         (20, 32, 10152, torch.bfloat16, 2e-2),
         (20, 32, 264, torch.float16, 4e-3),
@@ -80,11 +78,13 @@ def test_equals_its_definition(
         assert one.item() == pytest.approx(other.item(), rel=tolerance, abs=tolerance)
     gradients = torch.autograd.grad(got[0] * 0.25, (states, weight))
     wanted = torch.autograd.grad(expected[0] * 0.25, doubles)
-    for gradient, reference in zip(gradients, wanted):
-        error = (gradient.double() - reference).abs().max()
+    # Where an input is hard for float32, PyTorch's own gradient says how hard.
+    plainly = definition(states.float(), weight.float(), targets, smoothing)[0] * 0.25
+    plain = torch.autograd.grad(plainly, (states, weight))
+    for gradient, reference, other in zip(gradients, wanted, plain):
+        error, own = ((x.double() - reference).abs().max() for x in (gradient, other))
         assert gradient.dtype == dtype
-        # A gradient may vanish where a probability is nearly 1, which has no more than 24 bits.
-        assert error <= tolerance * max(reference.abs().max().item(), 1e-2)
+        assert error <= max(tolerance * max(reference.abs().max().item(), 1e-3), 2 * own)
     ignored = targets == PAD
     assert torch.count_nonzero(gradients[0][ignored]) == 0
 
