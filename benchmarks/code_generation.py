@@ -51,7 +51,7 @@ from multibranch.tasks.code import (
 from multibranch.training import Config, Trainer
 from multibranch.training.config import CODE_LENGTH
 from multibranch.training.progress import reason_to_stop
-from multibranch.training.schedule import inverse_sqrt
+from multibranch.training.schedule import learning_rate
 
 CONFIGS = Path(__file__).resolve().parents[1] / "configs"
 RATES = (0.0, 0.1, 0.2, 0.3)
@@ -116,13 +116,13 @@ class Run:
         """From the best weights on, for so many updates, to a learning rate of zero."""
         assert self.settles is not None
         train, best = config.train, json.loads(self.settles.result().read_text())["best_update"]
-        rate = inverse_sqrt(best, learning_rate=train.learning_rate, warmup=train.warmup)
+        rate = learning_rate(best, peak=train.learning_rate, warmup=train.warmup)
         changed = replace(
             train,
             init_from=str(self.settles.folder),
             learning_rate=rate,
-            warmup=updates,
-            warmup_from=rate,  # neither a rise nor the inverse square root: the cool-down alone
+            warmup=1,
+            schedule="constant",  # the cool-down alone
             max_updates=updates,
             cool_down=1.0,
             patience=None,

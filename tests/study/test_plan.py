@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -223,9 +224,12 @@ def test_what_ends_training_makes_another_trial(write_study: Callable[..., Path]
     assert fingerprint("3") == fingerprint("3")
 
 
-def test_other_length_penalties_make_another_trial(write_study: Callable[..., Path]) -> None:
+@pytest.mark.parametrize("change", [{"length_penalties": [0.6]}, {"same_length_penalty": True}])
+def test_other_length_penalties_make_another_trial(
+    write_study: Callable[..., Path], change: dict[str, Any]
+) -> None:
     study = load_study(str(write_study()))
-    other = replace(study, length_penalties=[0.6, 1.0])
+    other = replace(study, **change)
     benches = [Bench(study=each, output=Path("out")) for each in (study, other)]
     for experiment in study.experiments():
         assert benches[0].folder(experiment) != benches[1].folder(experiment)

@@ -1,5 +1,6 @@
 """The average of snapshots is the mean of the weights."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -29,6 +30,31 @@ def test_the_average_is_the_mean(tmp_path: Path) -> None:
     assert found.dtype == torch.float32
     torch.testing.assert_close(found, torch.stack(drawn).double().mean(0).float(), **ROUNDING)
     assert torch.equal(snapshots.average([1])["w"], drawn[1])
+
+
+@pytest.mark.parametrize(("goal", "number", "mean"), [(7, 1, 7), (5, 2, 5.5), (1, 4, 2.25)])
+def test_of_the_last_snapshots_so_many_are_averaged_as_are_best(
+    tmp_path: Path, goal: float, number: int, mean: float
+) -> None:
+    snapshots = Snapshots(tmp_path)
+    for update, value in enumerate([-3.0, 1.0, 4.0, 7.0]):
+        snapshots.write(weights(value), update)
+
+    # The means of the last 1, 2, 3 and 4 are 7, 5.5, 4 and 2.25.
+    def measure(found: Mapping[str, torch.Tensor]) -> dict[str, float]:
+        return {"loss": abs(found["a"][0, 0].item() - goal)}
+
+    found = snapshots.best_average([0, 1, 2, 3], measure)
+    assert found.snapshots == number
+    assert torch.equal(found.weights["a"], torch.full((2, 3), mean))
+    assert found.measured == {"loss": abs(mean - goal)}
+
+
+def test_without_losses_all_are_averaged(tmp_path: Path) -> None:
+    snapshots = Snapshots(tmp_path)
+    for update in (1, 2):
+        snapshots.write(weights(update), update)
+    assert snapshots.best_average([1, 2], lambda _: None).snapshots == 2
 
 
 def test_only_what_is_mentioned_stays(tmp_path: Path) -> None:
@@ -87,3 +113,17 @@ def test_a_run_averages_its_last_validations(
     (record,) = tiny.records(folder, "averaged")
     assert record["update"] == 24
     assert 0 < record["loss"] < 4
+    assert record["snapshots"] == 3
+
+
+def test_a_run_takes_the_average_with_the_lowest_loss(
+    toy: Path, tmp_path: Path, tiny: SimpleNamespace
+) -> None:
+    # Its loss falls steeply all the time: whatever reaches back is worse than the last weights.
+    folder = tmp_path / "run"
+    tiny.run(toy, folder, max_updates=24, validate_every=5, average=3, average_best=True)
+    (record,) = tiny.records(folder, "averaged")
+    assert record["snapshots"] == 1
+    last = load_file(folder / "last" / "model.safetensors")
+    averaged = load_file(folder / "averaged" / "model.safetensors")
+    assert all(torch.equal(last[name], averaged[name]) for name in last)

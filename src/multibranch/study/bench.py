@@ -160,6 +160,8 @@ class Bench:
             ]
             if self.study.length_penalties:
                 parts.append(self.study.length_penalties)
+            if self.study.same_length_penalty:
+                parts.append("one length penalty")
             text = json.dumps(parts, sort_keys=True)
             digest = hashlib.sha256(text.encode()).hexdigest()
             self._fingerprints[experiment.key] = digest[:6]

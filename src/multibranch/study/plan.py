@@ -100,6 +100,7 @@ class Study:
     continued: bool = True
     unsaid: Literal["scratch", "proximal"] = "proximal"
     length_penalties: list[float] = field(default_factory=list)
+    same_length_penalty: bool = False
     metric: str = "multi_bleu"
     settings: dict = field(default_factory=dict)
     second_settings: dict = field(default_factory=dict)

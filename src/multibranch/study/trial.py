@@ -29,7 +29,7 @@ from multibranch.decoding import Translator
 from multibranch.directory import load_model
 from multibranch.disk import write_json
 from multibranch.errors import UserError
-from multibranch.metrics import multi_bleu
+from multibranch.metrics import Score, multi_bleu
 from multibranch.nn import branch_similarity
 from multibranch.study.bench import Bench
 from multibranch.study.experiment import Experiment
@@ -112,7 +112,9 @@ def _run(
     if experiment.start == "pruned":
         assert experiment.parent is not None
         source = bench.folder(experiment.parent)
-        trained = _as_pruned(source)
+        whole = _trained(bench, experiment.parent)
+        trained = {name: whole[name] for name in ("updates", "epochs", "tokens")}
+        trained |= {"train_seconds": 0.0, "curve": []}
     else:
         source = Path(config.train.output)
         trained = _train(config, data, experiment, watch)
@@ -163,7 +165,7 @@ def _train(
         for r in records
         if r["kind"] == "validation"
     ]
-    averaged = [r["plain"] for r in records if r["kind"] == "averaged"]
+    averaged = [r for r in records if r["kind"] == "averaged"]
     return {
         "updates": progress.update,
         "epochs": progress.epoch,
@@ -171,20 +173,20 @@ def _train(
         "train_seconds": round(progress.seconds, 2),
         "validation_loss": _rounded(progress.best_loss),
         "validation_plain": _rounded(progress.best_plain),
-        "averaged_plain": _rounded(averaged[-1]) if averaged else None,
+        "averaged_plain": _rounded(averaged[-1]["plain"]) if averaged else None,
+        "averaged_snapshots": averaged[-1]["snapshots"] if averaged else None,
         "best_update": progress.best_update,
         "curve": curve,
         "ended": outcome.stopped,
     }
 
 
-def _as_pruned(source: Path) -> dict[str, Any]:
-    """What a pruned model has of the one that it was pruned from."""
-    trained = read_record(source)
-    if trained is None:
-        raise UserError(f"{source} holds no finished trial to prune")
-    names = ("updates", "epochs", "tokens")
-    return {name: trained[name] for name in names} | {"train_seconds": 0.0, "curve": []}
+def _trained(bench: Bench, experiment: Experiment) -> dict[str, Any]:
+    """The record of what an experiment starts from."""
+    record = read_record(bench.folder(experiment))
+    if record is None:
+        raise UserError(f"{bench.folder(experiment)} holds no finished trial to start from")
+    return record
 
 
 def _rounded(value: float | None) -> float | None:
@@ -197,7 +199,11 @@ def _rounded(value: float | None) -> float | None:
 def _decode(
     bench: Bench, experiment: Experiment, config: Config, data: PreparedData, source: Path
 ) -> tuple[dict[str, Any], list[str]]:
-    """Translate the test set, with the length penalty that is best on the validation set."""
+    """Translate the test set, with the length penalty that is best on the validation set.
+
+    Where all models are to have the same one, that is the choice of the model that this one started
+    from: what is compared then differs in its weights alone.
+    """
     gpu = torch.cuda.is_available() and bench.device != "cpu"
     keep = experiment.keep
     translator = Translator.load(
@@ -218,20 +224,23 @@ def _decode(
         ids = [hypotheses[0].ids if hypotheses else () for hypotheses in found]
         return data.text.decode(ids, side="target", tokenised=True)
 
-    def score(lines: list[str], split: str) -> float:
-        return multi_bleu(lines, _references(data, split)).value
+    def score(lines: list[str], split: str) -> Score:
+        return multi_bleu(lines, _references(data, split))
 
     penalties = bench.study.length_penalties or [config.decode.length_penalty]
+    if bench.study.same_length_penalty and experiment.parent is not None:
+        penalties = [_trained(bench, experiment.parent)["length_penalty"]]
     tuned = {penalty: score(translate("valid", penalty), "valid") for penalty in penalties}
-    best = max(tuned, key=lambda penalty: tuned[penalty])
+    best = max(tuned, key=lambda penalty: tuned[penalty].value)
     began = time.monotonic()
     lines = translate("test", best)
     seconds = time.monotonic() - began
-    reached = multi_bleu(lines, _references(data, "test"))
+    reached = score(lines, "test")
     record = {
         "length_penalty": best,
         "beam": config.decode.beam,
-        "valid_bleu": {f"{penalty:g}": round(value, 3) for penalty, value in tuned.items()},
+        "valid_bleu": {f"{penalty:g}": round(each.value, 3) for penalty, each in tuned.items()},
+        "valid_brevity_penalty": round(tuned[best].details["brevity_penalty"], 4),
         "test_bleu": round(reached.value, 3),  # until the translations are scored
         "brevity_penalty": round(reached.details["brevity_penalty"], 4),
         "decode_seconds": round(seconds, 2),

@@ -6,14 +6,29 @@ On the disk they are exact to resume from and take no memory. Every checkpoint h
 of the snapshots that belong to it.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
 from multibranch.directory import load_weights, save_weights
 from multibranch.disk import sha256, sync
 from multibranch.errors import UserError
+
+# The losses of weights on the validation set; None where they cannot be had.
+Measure = Callable[[Mapping[str, Tensor]], dict[str, Any] | None]
+
+
+@dataclass
+class Average:
+    """Averaged weights, how many snapshots they are the mean of, and their losses."""
+
+    weights: dict[str, Tensor]
+    snapshots: int
+    measured: dict[str, Any] | None
 
 
 class Snapshots:
@@ -53,11 +68,41 @@ class Snapshots:
 
     def average(self, updates: Sequence[int]) -> dict[str, Tensor]:
         """The mean of the snapshots' weights, summed in float64."""
+        for number, total in enumerate(self._sums(updates), 1):
+            if number == len(updates):
+                return _mean(total, number)
+        raise ValueError("there is no snapshot to average")
+
+    def best_average(self, updates: Sequence[int], measure: Measure) -> Average:
+        """Of the means of the last 1, 2, … snapshots, that with the lowest loss.
+
+        Where losses cannot be had, the mean of all.
+        """
+        best: Average | None = None
+        for number, total in enumerate(self._sums(updates[::-1]), 1):
+            weights = _mean(total, number)
+            found = Average(weights, number, measure(weights))
+            if best is None or _loss(found) <= _loss(best):
+                best = found
+        if best is None:
+            raise ValueError("there is no snapshot to average")
+        return best
+
+    def _sums(self, updates: Sequence[int]) -> Iterator[dict[str, Tensor]]:
+        """The sum of the first snapshot's weights, of the first two's, …, in float64."""
         total: dict[str, Tensor] = {}
         for update in updates:
             for name, tensor in load_weights(self._place(update)).items():
                 total[name] = tensor.double() + total[name] if name in total else tensor.double()
-        return {name: (tensor / len(updates)).float() for name, tensor in total.items()}
+            yield total
 
     def _place(self, update: int) -> Path:
         return self.folder / f"{update:08d}.safetensors"
+
+
+def _mean(total: Mapping[str, Tensor], number: int) -> dict[str, Tensor]:
+    return {name: (tensor / number).float() for name, tensor in total.items()}
+
+
+def _loss(average: Average) -> float:
+    return math.inf if average.measured is None else float(average.measured["loss"])

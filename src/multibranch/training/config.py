@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from multibranch.configuration import check_ranges
 from multibranch.errors import UserError
+from multibranch.training.schedule import Schedule
 
 CODE_LENGTH = 256  # tokens that generated code has at most: its description does not say how long
 
@@ -71,6 +72,7 @@ class TrainConfig:
     learning_rate: float = 5e-4
     warmup: int = 4000
     warmup_from: float = 1e-7
+    schedule: Schedule = "inverse_sqrt"
     cool_down: float = 0.0
     betas: list[float] = field(default_factory=lambda: [0.9, 0.98])
     epsilon: float = 1e-8
@@ -88,6 +90,7 @@ class TrainConfig:
     validate_sentences: int = 1000
     stop_on: Literal["loss", "score"] = "loss"
     average: int = 0
+    average_best: bool = False
     checkpoint_minutes: float = 5.0
     keep_checkpoints: int = 2
     max_skipped: int = 20

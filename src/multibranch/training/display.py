@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from multibranch.errors import counted
 from multibranch.training.progress import Progress
 
 METRICS = "metrics.jsonl"
@@ -120,7 +121,8 @@ class Display:
         """Show and keep the validation of the averaged weights."""
         self.record("averaged", record)
         loss, perplexity = record["loss"], _perplexity(record["plain"])
-        self.tell(f"averaged weights: valid loss {loss:.4f}  ppl {perplexity}")
+        many = counted(record["snapshots"], "validation")
+        self.tell(f"averaged weights of {many}: valid loss {loss:.4f}  ppl {perplexity}")
 
     def record(self, kind: str, record: dict[str, Any]) -> None:
         """Keep a record in metrics.jsonl and TensorBoard."""

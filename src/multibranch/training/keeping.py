@@ -11,6 +11,7 @@ from torch import Tensor
 
 from multibranch.nn import MultiBranchTransformer
 from multibranch.text import TextPipeline
+from multibranch.training.averaging import Average, Measure
 from multibranch.training.background import Background
 from multibranch.training.checkpoint import Checkpoints, record_of
 from multibranch.training.config import Config
@@ -51,10 +52,14 @@ class Keeping:
         copied, record = _copy(state), record_of(progress)
         self.background.submit(lambda: self.checkpoints.write(copied, record))
 
-    def average(self, progress: Progress) -> dict[str, Tensor]:
-        """The average of the snapshots."""
+    def average(self, progress: Progress, measure: Measure) -> Average:
+        """The average of the snapshots, or of as many of the last ones as are best."""
         self.background.wait()
-        return self.checkpoints.snapshots.average(progress.snapshots)
+        snapshots, updates = self.checkpoints.snapshots, progress.snapshots
+        if self.config.train.average_best:
+            return snapshots.best_average(updates, measure)
+        weights = snapshots.average(updates)
+        return Average(weights, len(updates), measure(weights))
 
     def publish(self) -> None:
         """Choose the model of the run: the average where there is one, else the best."""

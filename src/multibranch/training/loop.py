@@ -32,7 +32,7 @@ from multibranch.training.optimiser import Optimiser
 from multibranch.training.processes import join
 from multibranch.training.progress import Outcome, Progress, reason_to_stop, share_done
 from multibranch.training.run_folder import RunFolder
-from multibranch.training.schedule import cool_down, inverse_sqrt
+from multibranch.training.schedule import cool_down, learning_rate
 from multibranch.training.seeds import draw_branches, seed_update
 from multibranch.training.signals import Asked, Interruption
 from multibranch.training.start import first_model
@@ -279,11 +279,12 @@ class Trainer:
     def _rate(self, update: int) -> float:
         """The learning rate of an update."""
         train = self.train
-        rate = inverse_sqrt(
+        rate = learning_rate(
             update,
-            learning_rate=train.learning_rate,
+            peak=train.learning_rate,
             warmup=train.warmup,
             warmup_from=train.warmup_from,
+            schedule=train.schedule,
         )
         return rate * cool_down(update, updates=train.max_updates or 0, share=train.cool_down)
 
@@ -402,17 +403,18 @@ class Trainer:
         write = self.keeping.outputs.write
         write("last", weights, update=update, loss=self.progress.loss)
         if self.progress.snapshots:
-            averaged = self.keeping.average(self.progress)
-            measured = self.validation.of_other(averaged)
+            averaged = self.keeping.average(self.progress, self.validation.of_other)
             loss = None
-            if measured is not None:
-                loss = measured["loss"]
-                self._averaged = measured
-                self.display.averaged({"update": update, **measured})
+            if averaged.measured is not None:
+                loss = averaged.measured["loss"]
+                self._averaged = averaged.measured
+                self.display.averaged(
+                    {"update": update, "snapshots": averaged.snapshots, **averaged.measured}
+                )
                 if self.progress.best_loss is not None and loss > self.progress.best_loss:
                     best = self.folder.path / "best"
                     self.display.tell(f"the average is worse than the best weights, in {best}")
-            write("averaged", averaged, update=update, loss=loss)
+            write("averaged", averaged.weights, update=update, loss=loss)
         self.keeping.publish()
 
     def _seconds(self) -> float:

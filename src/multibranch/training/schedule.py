@@ -1,16 +1,25 @@
-"""The learning rate: a linear warm-up, the inverse square root (inverse_sqrt), a cool-down."""
+"""The learning rate: a linear warm-up, then the inverse square root or none, and a cool-down."""
+
+from typing import Literal
+
+Schedule = Literal["inverse_sqrt", "constant"]
 
 
-def inverse_sqrt(
-    update: int, *, learning_rate: float, warmup: int, warmup_from: float = 1e-7
+def learning_rate(
+    update: int,
+    *,
+    peak: float,
+    warmup: int,
+    warmup_from: float = 1e-7,
+    schedule: Schedule = "inverse_sqrt",
 ) -> float:
-    """The rate for update 1, 2, …: from `warmup_from` up to `learning_rate` at update `warmup`,
+    """The rate for update 1, 2, …: from `warmup_from` up to `peak` at update `warmup`,
 
-    and learning_rate·√(warmup/update) from there on.
+    and from there on peak·√(warmup/update), or, constant, the peak.
     """
     if update < warmup:
-        return warmup_from + (learning_rate - warmup_from) * update / warmup
-    return learning_rate * (warmup / update) ** 0.5
+        return warmup_from + (peak - warmup_from) * update / warmup
+    return peak * (warmup / update) ** 0.5 if schedule == "inverse_sqrt" else peak
 
 
 def cool_down(update: int, *, updates: int, share: float) -> float:
