@@ -90,7 +90,8 @@ def test_evaluate_decodes_in_the_precision_that_is_asked_for(
     words = ("--device", "cpu", "--limit", 5, "--json")
     for precision in ("int8", "float32"):
         status, out, _ = called(capsys, "evaluate", models[0], "--precision", precision, *words)
-        assert (status, json.loads(out)["sentences"]) == (0, 5)
+        found = json.loads(out)
+        assert (status, found["sentences"], found["precision"]) == (0, 5, precision)
     assert asked == ["int8", "float32"]
 
 
@@ -118,14 +119,15 @@ def test_scores_are_those_of_the_outputs_with_their_signatures(
 @pytest.mark.parametrize(
     ("words", "sentences", "said"),
     [
-        ([], 12, " on test, 12 sentences"),
-        (["--limit", 12], 12, " on test, 12 sentences"),
-        (["--limit", 99], 12, " on test, 12 sentences"),
-        (["--limit", 5], 5, " on test, the first 5 of 12 sentences"),
-        (["--limit", 1], 1, " on test, the first 1 of 12 sentences"),
+        ([], 12, " on test, 12 sentences, in float32"),
+        (["--limit", 12], 12, " on test, 12 sentences, in float32"),
+        (["--limit", 99], 12, " on test, 12 sentences, in float32"),
+        (["--limit", 5], 5, " on test, the first 5 of 12 sentences, in float32"),
+        (["--limit", 1], 1, " on test, the first 1 of 12 sentences, in float32"),
+        (["--precision", "bfloat16"], 12, " on test, 12 sentences, in bfloat16"),
     ],
 )
-def test_a_result_says_how_many_sentences_were_scored(
+def test_a_result_says_how_many_sentences_were_scored_and_in_what_precision(
     models: list[Path],
     words: list[object],
     sentences: int,
@@ -136,7 +138,9 @@ def test_a_result_says_how_many_sentences_were_scored(
     monkeypatch.setenv("COLUMNS", "400")
     monkeypatch.chdir(models[0].parent)
     _, out, _ = called(capsys, "evaluate", models[0].name, *words, "--json")
-    assert json.loads(out)["sentences"] == sentences
+    found = json.loads(out)
+    assert (found["sentences"], found["split_size"]) == (sentences, 12)
+    assert said.endswith(f" in {found['precision']}")
     _, table, _ = called(capsys, "evaluate", models[0].name, *words)
     assert table.splitlines()[0].rstrip() == models[0].name + said
 

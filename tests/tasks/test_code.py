@@ -228,14 +228,15 @@ def test_valid_only_keeps_the_best_scored_output_where_nothing_parses(
 def test_the_table_shows_both_choices(
     result: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    show_code_scores(result, whole=100)
+    show_code_scores(result)
     shown = capsys.readouterr().out
     for value in (result["pov"], result["without_valid_only"]["pov"], result["sentence_bleu"]):
         assert f"{value:.2f}" in shown
     plain = {**result["without_valid_only"], "changed_outputs": 1}
-    show_code_scores({**result, "outputs": 1, "without_valid_only": plain}, whole=1)
+    one = {"outputs": 1, "split_size": 1, "without_valid_only": plain}
+    show_code_scores({**result, **one})
     shown = " ".join(capsys.readouterr().out.split())
-    assert "on test, 1 output " in shown
+    assert "on test, 1 output, in float32 " in shown
     assert shown.endswith("--valid-only changed 1 output")
 
 
@@ -249,7 +250,8 @@ def test_the_verb_evaluate_gives_the_same_scores(
     assert main(words) == 0
     shown = capsys.readouterr().out
     whole = len(data.lines("test", "source"))
-    assert f"on test, the first 10 of {whole} outputs" in " ".join(shown.split())
+    assert (said["outputs"], said["split_size"], said["precision"]) == (10, whole, "float32")
+    assert f"on test, the first 10 of {whole} outputs, in float32" in " ".join(shown.split())
     assert f"{said['sentence_bleu']:.2f}" in shown
     assert "smooth:method4" in shown.replace("\n", "").replace("│", "").replace(" ", "")
 

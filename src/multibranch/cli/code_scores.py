@@ -17,16 +17,13 @@ _NAMES = {
 }
 
 
-def show_code_scores(result: dict[str, Any], *, whole: int) -> None:
-    """Print what `tasks.code.evaluate_code` found; all numbers but BLEU are percentages.
-
-    `whole`: how many outputs there would be for the whole split.
-    """
+def show_code_scores(result: dict[str, Any]) -> None:
+    """Print what `tasks.code.evaluate_code` found; all numbers but BLEU are percentages."""
     from rich.console import Console
     from rich.table import Table
 
     console = Console(file=sys.stdout, highlight=False)
-    outputs = scored(result["split"], result["outputs"], whole, "output")
+    outputs = scored(result, "output")
     title = f"{result['model']} ({result['language']}) on {outputs}"
     table = Table(title=title, title_justify="left")
     table.add_column("metric")

@@ -10,6 +10,9 @@ BLEU comes twice: as sacreBLEU computes it on detokenised text, and as multi-ble
 tokenised text, each with its signature; chrF and TER are sacreBLEU's. A model that writes code is
 scored by sentence BLEU, exact match and the share of outputs that parse; a classifier by the scores
 of its task, on its validation split unless told otherwise.
+
+The table and --json name the precision that was decoded in, and how many of the split's sentences
+were scored: in JSON "sentences" ("outputs" of code) of "split_size".
 """
 
 import argparse
@@ -102,8 +105,7 @@ def _evaluate_code(args: argparse.Namespace) -> None:
 
     split = args.split or "test"
     data = data_of(args.models[0], args.data)
-    whole = len(data.lines(split, "source"))
-    total = min(whole, args.limit or whole)
+    total = len(data.lines(split, "source")[: args.limit])
     with counting(f"decoding {args.models[0]}", total) as progress:
         result = evaluate_code(
             args.models[0],
@@ -121,7 +123,7 @@ def _evaluate_code(args: argparse.Namespace) -> None:
     if args.json:
         print(json.dumps(result, indent=2, ensure_ascii=False))
     else:
-        show_code_scores(result, whole=whole)
+        show_code_scores(result)
 
 
 def _evaluate_translation(args: argparse.Namespace) -> None:
@@ -143,6 +145,8 @@ def _evaluate_translation(args: argparse.Namespace) -> None:
         "model": args.models[0],
         "split": args.split,
         "sentences": len(outputs[0].lines),
+        "split_size": len(corpora[args.models[0]].lines(args.split, "target")),
+        "precision": args.precision,
     }
     result |= {name: round(score.value, 2) for name, score in scores.items()}
     result["signatures"] = {name: score.signature for name, score in scores.items()}
@@ -161,7 +165,7 @@ def _evaluate_translation(args: argparse.Namespace) -> None:
 
         print(json.dumps(result, indent=2, ensure_ascii=False))
     else:
-        _show(result, whole=len(corpora[args.models[0]].lines(args.split, "target")))
+        _show(result)
 
 
 def _decode(folder: str, data: Any, args: argparse.Namespace) -> Any:
@@ -190,16 +194,16 @@ def _search(args: argparse.Namespace) -> dict[str, Any]:
     return {name: value for name, value in asked.items() if value is not None}
 
 
-def _show(result: dict[str, Any], *, whole: int) -> None:
-    """Print a result as a table; `whole` are the sentences that the split has."""
+def _show(result: dict[str, Any]) -> None:
+    """Print a result as a table."""
     from rich.console import Console
     from rich.table import Table
 
     from multibranch.cli.output import scored
 
-    sentences = scored(result["split"], result["sentences"], whole, "sentence")
     console = Console(file=sys.stdout, highlight=False)
-    table = Table(title=f"{result['model']} on {sentences}", title_justify="left")
+    title = f"{result['model']} on {scored(result, 'sentence')}"
+    table = Table(title=title, title_justify="left")
     table.add_column("metric")
     table.add_column("score", justify="right")
     seeds = result.get("seeds")

@@ -54,11 +54,15 @@ def print_scores(
         print(f"{name}: {signature}")
 
 
-def scored(split: str, number: int, whole: int, noun: str) -> str:
-    """What of a split was scored, for a title: all that it has, or how many of them."""
-    if number == whole:
-        return f"{split}, {counted(number, noun)}"
-    return f"{split}, the first {number:,} of {counted(whole, noun)}"
+def scored(result: Mapping[str, Any], noun: str) -> str:
+    """What a result of `evaluate` was computed on, for its title, and in what precision.
+
+    `noun`: what is counted; the result has its number under the plural.
+    """
+    number, whole = result[f"{noun}s"], result["split_size"]
+    said = counted(whole, noun)
+    some = said if number == whole else f"the first {number:,} of {said}"
+    return f"{result['split']}, {some}, in {result['precision']}"
 
 
 def check_writable(path: str) -> None:

@@ -147,12 +147,14 @@ def evaluate_code(
     fields of SearchOptions that differ from the model directory's.
     """
     generator = CodeGenerator.load(folder, device=device, precision=precision, branches=branches)
-    source_lines, reference_words = pairs_to_score(
-        generator, data, split=split, sources=sources, references=references, limit=limit
+    source_lines, reference_lines = pairs_to_score(
+        generator.language, data, split=split, sources=sources, references=references
     )
+    tokenise = generator.translator.text.tokenise
+    reference_words = [tokenise(line, "target") for line in reference_lines[:limit]]
     if valid_only:
         search["n_best"] = generator.translator.options(**search).beam
-    found = generator.generate(source_lines, progress=progress, **search)
+    found = generator.generate(source_lines[:limit], progress=progress, **search)
     best = code_output(str(folder), found, reference_words, generator.language)
     result: dict[str, Any] = {
         "model": str(folder),
@@ -160,6 +162,8 @@ def evaluate_code(
         "language": generator.language,
         "split": str(sources) if sources else split,
         "outputs": len(found),
+        "split_size": len(source_lines),
+        "precision": precision,
         "valid_only": valid_only,
     }
     chosen = best
@@ -188,25 +192,24 @@ def code_output(
 
 
 def pairs_to_score(
-    generator: CodeGenerator,
+    language: str,
     data: PreparedData | None,
     *,
     split: str,
     sources: str | Path | None = None,
     references: str | Path | None = None,
-    limit: int | None = None,
 ) -> tuple[list[str], list[str]]:
-    """Source lines and tokenised references: of a prepared split, or of two files."""
+    """Source lines and their references in a language: of a prepared split, or of two files."""
     if (sources is None) != (references is None):
         raise UserError("files to score on come in twos: one of sources and one of references")
     if sources is not None and references is not None:
         names = (str(sources), str(references))
         lines = (_read(Path(sources)), _read(Path(references)))
     elif data is not None:
-        language = language_of(data.text, data.folder)
-        if language != generator.language:
+        held = language_of(data.text, data.folder)
+        if held != language:
             raise UserError(
-                f"the model writes {generator.language} and {data.folder} holds {language}: give "
+                f"the model writes {language} and {data.folder} holds {held}: give "
                 "the folder that it was trained on"
             )
         names = (f"{split}.source.txt", f"{data.folder}/{split}.target.txt")
@@ -219,8 +222,7 @@ def pairs_to_score(
             f"{counted(len(lines[0]), 'line')} of "
             f"{names[0]}: one reference a line is needed"
         )
-    text = generator.translator.text
-    return lines[0][:limit], [text.tokenise(line, "target") for line in lines[1][:limit]]
+    return lines
 
 
 def valid_ones_first(hypotheses: Sequence[Hypothesis], language: str) -> list[Hypothesis]:
