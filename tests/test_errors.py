@@ -1,11 +1,13 @@
-"""What messages need: packages that may be missing, too little memory, numbers with nouns."""
+"""What messages need: missing packages, too little memory, interrupts, numbers with nouns."""
 
 import json
+import signal
+from contextlib import suppress
 
 import pytest
 import torch
 
-from multibranch.errors import UserError, counted, is_out_of_memory, needed
+from multibranch.errors import UserError, counted, interrupts_kept, is_out_of_memory, needed
 
 
 def test_a_package_that_is_there_is_given_back() -> None:
@@ -39,6 +41,23 @@ def test_too_little_memory_is_recognised_also_where_a_compiler_wraps_it(
     wrapped = RuntimeError("backend failed")
     wrapped.__cause__ = error
     assert is_out_of_memory(wrapped) is is_it
+
+
+def test_an_interrupt_stays_one_where_a_library_swallows_it() -> None:
+    with pytest.raises(KeyboardInterrupt), interrupts_kept(), suppress(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_an_interrupt_that_is_only_noted_raises_nothing() -> None:
+    noted = []
+    before = signal.signal(signal.SIGINT, lambda number, _: noted.append(number))
+    try:
+        with interrupts_kept():
+            signal.raise_signal(signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert noted == [signal.SIGINT]
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from safetensors.torch import load_file, save_file
 
 from multibranch import __version__
 from multibranch.disk import replaced_folder, write_json
-from multibranch.errors import UserError
+from multibranch.errors import UserError, interrupts_kept
 from multibranch.nn import MultiBranchTransformer
 from multibranch.text import BOS, EOS, PAD, UNK, TextPipeline
 
@@ -182,7 +182,8 @@ def load_weights(path: Path) -> dict[str, torch.Tensor]:
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from None
     try:
-        return load_file(path)
+        with interrupts_kept():
+            return load_file(path)
     except (SafetensorError, OSError, ValueError) as error:
         raise UserError(f"{path} is damaged or no safetensors file: {error}") from None
 

@@ -1,11 +1,16 @@
 """The one error that the command line turns into a line of text and exit status 2.
 
 That an optional package is missing is such an error, which `needed` raises. `is_out_of_memory` says
-which errors of Python and PyTorch mean too little memory. `counted` is for numbers in messages.
+which errors of Python and PyTorch mean too little memory. `interrupts_kept` lets no library make
+another error of Ctrl-C. `counted` is for numbers in messages.
 """
 
 import importlib
-from types import ModuleType
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType, ModuleType
 
 
 class UserError(Exception):
@@ -42,6 +47,39 @@ def is_out_of_memory(error: BaseException) -> bool:
         if before is None:
             return False
         error = before
+
+
+@contextmanager
+def interrupts_kept() -> Iterator[None]:
+    """Inside, Ctrl-C stays an interrupt, whatever a library makes of it: another error, or nothing.
+
+    PyTorch asks, as it makes a tensor of a file's bytes, what it was given, and takes an interrupt
+    there for a no.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    if not callable(before) or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    interrupted = False
+
+    def note(number: int, frame: FrameType | None) -> None:
+        nonlocal interrupted
+        try:
+            before(number, frame)
+        except KeyboardInterrupt:
+            interrupted = True
+            raise
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield
+    except BaseException:
+        if not interrupted:
+            raise
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if interrupted:
+        raise KeyboardInterrupt
 
 
 def counted(number: float, one: str, many: str | None = None) -> str:

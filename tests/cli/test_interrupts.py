@@ -1,4 +1,5 @@
-"""Ctrl-C while PyTorch is imported: one line and 130, whatever becomes of the exception there."""
+"""Ctrl-C while PyTorch is imported or weights are loaded: one line and 130, whatever becomes of
+the exception there."""
 
 import os
 import signal
@@ -9,6 +10,9 @@ from pathlib import Path
 import pytest
 
 from multibranch.cli import main
+from multibranch.directory import save_model
+from multibranch.nn import MultiBranchTransformer
+from multibranch.text import TextPipeline, TextSettings, WordCounter, learn_words
 
 SOURCE = Path(__file__).parents[2] / "src"
 INTERRUPT = "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n"
@@ -46,3 +50,26 @@ def test_ctrl_c_before_the_verb_runs_is_one_line(
     assert main(["translate", "model"]) == 130
     assert capsys.readouterr().err == "multibranch translate: interrupted\n"
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_ctrl_c_while_weights_are_loaded_is_not_told_as_a_damaged_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    counter = WordCounter()
+    counter.update({"ein": 1})
+    settings = TextSettings(kind="classification", source="de", target="en")
+    text = TextPipeline(settings, learn_words(counter, size=5))
+    sizes = {"width": 16, "hidden": 16, "heads": 2, "encoder_layers": 1, "decoder_layers": 1}
+    sizes |= {"source_vocabulary": text.source_size, "target_vocabulary": text.target_size}
+    model = MultiBranchTransformer(**sizes)
+    save_model(tmp_path / "model", model, text)
+
+    def load(path: Path) -> None:
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:  # as PyTorch does where it is asked for a tensor of some bytes
+            raise ValueError("could not determine the shape of object") from None
+
+    monkeypatch.setattr("multibranch.directory.load_file", load)
+    assert main(["translate", str(tmp_path / "model")]) == 130
+    assert capsys.readouterr() == ("", "multibranch translate: interrupted\n")

@@ -12,7 +12,7 @@ from huggingface_hub.errors import HfHubHTTPError
 from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 from transformers.utils import logging
 
-from multibranch.errors import UserError
+from multibranch.errors import UserError, interrupts_kept
 
 
 def locate(name: str | os.PathLike) -> str:
@@ -55,7 +55,8 @@ def load_backbone(name: str | os.PathLike, auto_class: Any, **load: Any) -> Any:
     if "local_files_only" not in load:
         load |= ask_hub(name)
     try:
-        return auto_class.from_pretrained(place, **load)
+        with interrupts_kept():
+            return auto_class.from_pretrained(place, **load)
     except (OSError, ValueError) as error:
         raise _not_loaded(os.fspath(name), error) from None
 
@@ -77,7 +78,7 @@ def load_classifier(folder: Path) -> tuple[Any, Any]:
     Weights that the folder lacks are an error: `transformers` would draw them at random.
     """
     try:
-        with quietly():
+        with quietly(), interrupts_kept():
             model, told = AutoModelForSequenceClassification.from_pretrained(
                 folder, use_safetensors=True, local_files_only=True, output_loading_info=True
             )
