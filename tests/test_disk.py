@@ -39,6 +39,26 @@ def test_a_failure_leaves_the_folder_as_it_was(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["place"]
 
 
+@pytest.mark.parametrize("place", ["new/deep/place", "new/deep/../place"])
+def test_a_failure_leaves_no_folders_that_were_made_for_it(tmp_path: Path, place: str) -> None:
+    (tmp_path / "kept").mkdir()
+    for above in (tmp_path, tmp_path / "kept"):
+        with pytest.raises(ZeroDivisionError):
+            fail_halfway(above / place)
+    assert [path.name for path in tmp_path.rglob("*")] == ["kept"]
+
+
+def test_a_failure_leaves_folders_in_which_there_is_something_else(tmp_path: Path) -> None:
+    def fail() -> None:
+        with replaced_folder(tmp_path / "new" / "deep" / "place"):
+            (tmp_path / "new" / "other").touch()
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert [path.name for path in tmp_path.rglob("*")] == ["new", "other"]
+
+
 def test_there_is_always_one_of_them(tmp_path: Path) -> None:
     place = tmp_path / "place"
     with replaced_folder(place) as new:

@@ -11,7 +11,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,17 +27,34 @@ def replaced_folder(folder: Path) -> Iterator[Path]:
 
     Whatever happens, `folder` is either what it was or complete.
     """
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    new = Path(tempfile.mkdtemp(prefix=f"{_NEW}{folder.name}.", dir=folder.parent))
+    with parents_made(folder):
+        new = Path(tempfile.mkdtemp(prefix=f"{_NEW}{folder.name}.", dir=folder.parent))
+        try:
+            yield new
+            for path in new.iterdir():
+                sync(path)
+            new.chmod(0o777 & ~umask())
+            sync(new)
+            exchange(new, folder)
+        finally:
+            shutil.rmtree(new, ignore_errors=True)
+
+
+@contextmanager
+def parents_made(place: Path) -> Iterator[None]:
+    """Inside, the folders above `place` are there; a failure removes those that were made for it.
+
+    One that holds something by then stays.
+    """
+    missing = [parent for parent in place.absolute().parents if not parent.exists()]
     try:
-        yield new
-        for path in new.iterdir():
-            sync(path)
-        new.chmod(0o777 & ~umask())
-        sync(new)
-        exchange(new, folder)
-    finally:
-        shutil.rmtree(new, ignore_errors=True)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        yield
+    except BaseException:
+        for parent in missing:  # the innermost comes first
+            with suppress(OSError):
+                parent.rmdir()
+        raise
 
 
 def check_place(place: Path, option: str, *, filled: bool = False) -> None:

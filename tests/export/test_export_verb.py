@@ -3,6 +3,7 @@
 import io
 import json
 import re
+import signal
 import sys
 from pathlib import Path
 
@@ -116,6 +117,21 @@ def test_onnx(run, tmp_path, directory):
     assert status == 0
     assert json.loads(out)["largest_difference"] < 1e-4
     assert set(OnnxModel(tmp_path / "out").sessions) == {"encoder", "decoder"}
+
+
+def test_ctrl_c_leaves_nothing_not_even_folders_that_were_made(
+    run, tmp_path, directory, monkeypatch
+):
+    pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed")
+
+    def interrupted(*_: object, **__: object) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr("multibranch.export.ctranslate2.checked_ctranslate2", interrupted)
+    place = tmp_path / "new" / "deep" / "out"
+    words = ["export", directory, "--format", "ctranslate2", "--quiet", "--output", place]
+    assert run(*words) == (130, "", "multibranch export: interrupted\n")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_help_says_how(run):
