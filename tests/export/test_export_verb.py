@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from multibranch import disk
 from multibranch.cli import main
 from multibranch.decoding import Translator
 from multibranch.export import OnnxModel
@@ -132,6 +133,25 @@ def test_ctrl_c_leaves_nothing_not_even_folders_that_were_made(
     words = ["export", directory, "--format", "ctranslate2", "--quiet", "--output", place]
     assert run(*words) == (130, "", "multibranch export: interrupted\n")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_ctrl_c_comes_too_late_once_the_folder_is_in_place(run, tmp_path, directory, monkeypatch):
+    pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed")
+    place, sync, asked = tmp_path / "out", disk.sync, []
+
+    def interrupted(path: Path) -> None:
+        sync(path)
+        if path == tmp_path:  # the last of all, after the rename
+            asked.append(place.exists())
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(disk, "sync", interrupted)
+    words = ["export", directory, "--format", "ctranslate2", "--quiet", "--json", "--output", place]
+    status, out, err = run(*words)
+    assert (status, err, asked) == (0, "", [True])
+    assert json.loads(out)["output"] == str(place)
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_help_says_how(run):

@@ -11,7 +11,7 @@ The branches are folded into heads, so that the engine computes the same functio
 is run by its engine and held against PyTorch before it is put in place; the result names the
 largest difference seen, of a token's log-probability (ctranslate2) or of a logit (onnx). --output
 must not exist. What cannot be exported is refused, and nothing is written. Each step is told on
-standard error as it begins.
+standard error as it begins. Ctrl-C leaves nothing behind; once --output is there, all is done.
 """
 
 import argparse
@@ -41,20 +41,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     import sys
+    from pathlib import Path
 
+    from multibranch.cli.interrupts import uninterruptible_once
     from multibranch.cli.output import print_result
     from multibranch.export import export
+    from multibranch.export.folder import check_output
 
     def tell(step: str) -> None:
         if not args.quiet:
             print(step, file=sys.stderr, flush=True)
 
-    row = export(
-        args.model,
-        args.output,
-        format=args.format,
-        quantization=args.quantization,
-        positions=args.positions,
-        tell=tell,
-    )
-    print_result([row], as_json=args.json, title="Exported")
+    output = Path(args.output)
+    check_output(output)  # what is there later was put there, whole, by the export
+    with uninterruptible_once(output.exists):
+        row = export(
+            args.model,
+            output,
+            format=args.format,
+            quantization=args.quantization,
+            positions=args.positions,
+            tell=tell,
+        )
+        print_result([row], as_json=args.json, title="Exported")

@@ -1,9 +1,9 @@
-"""Ctrl-C, also while PyTorch is imported."""
+"""Ctrl-C, also while PyTorch is imported, and when all is done but for the telling."""
 
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -35,6 +35,28 @@ def import_interruptible(answer: str) -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@contextmanager
+def uninterruptible_once(done: Callable[[], bool]) -> Iterator[None]:
+    """Inside this context Ctrl-C does nothing any more once `done` says that the work is done.
+
+    Else a verb would say that it was interrupted while its result is there, whole.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    if not callable(before) or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        if not done():
+            before(number, frame)
+
+    signal.signal(signal.SIGINT, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _importing_torch(frame: FrameType | None) -> bool:
