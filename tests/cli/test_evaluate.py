@@ -95,6 +95,16 @@ def test_evaluate_decodes_in_the_precision_that_is_asked_for(
     assert asked == ["int8", "float32"]
 
 
+def test_int8_without_its_kernels_says_so_once(
+    models: list[Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("multibranch.nn.int8_kernels.lacking", lambda: "int8 is slower: a reason")
+    words = ("evaluate", *models, "--device", "cpu", "--limit", 2, "--precision")
+    _, _, error = called(capsys, *words, "int8")
+    assert error == "multibranch evaluate: int8 is slower: a reason\n"
+    assert called(capsys, *words, "float32")[2] == ""
+
+
 def test_scores_are_those_of_the_outputs_with_their_signatures(
     models: list[Path], data: PreparedData, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

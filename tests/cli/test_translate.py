@@ -69,6 +69,17 @@ def test_who_gives_text_in_place_of_a_model_learns_where_it_goes(run, folder, tm
         )
 
 
+@pytest.mark.parametrize("verb", ["translate", "interactive"])
+def test_int8_without_its_kernels_says_so_once_but_not_quietly(run, folder, verb, monkeypatch):
+    monkeypatch.setattr("multibranch.nn.int8_kernels.lacking", lambda: "int8 is slower: a reason")
+    words = [verb, folder, "--device", "cpu"]
+    told = run(*words, "--precision", "int8", given="rot\nrot\n").err.splitlines()
+    assert told.count(f"multibranch {verb}: int8 is slower: a reason") == 1
+    assert "slower" not in run(*words, given="rot\n").err
+    if verb == "translate":
+        assert run(*words, "--precision", "int8", "--quiet", given="rot\n").err == ""
+
+
 def test_one_line_out_for_every_line_in(run, folder, translator):
     result = run("translate", folder, given="\n".join(LINES))  # the last line has no end
     assert result.status == 0

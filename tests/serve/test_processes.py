@@ -163,6 +163,28 @@ def test_it_says_the_precision_of_an_exported_model_and_of_int8(start, folder, t
     assert " with torch, int8 on cpu (" in start("--precision", "int8", "--port", 0).said[0]
 
 
+@pytest.mark.parametrize("words", [[], ["--quiet"]])
+def test_int8_without_its_kernels_says_so_but_not_quietly(folder, monkeypatch, capsys, words):
+    class Server(running._Server):
+        def run(self, sockets=None):
+            self._tell("http://here")
+
+    monkeypatch.setattr(running, "_Server", Server)
+    monkeypatch.setattr("multibranch.nn.int8_kernels.lacking", lambda: "int8 is slower: a reason")
+    monkeypatch.setattr(sys, "setswitchinterval", lambda seconds: None)
+    words = [str(folder), "--device", "cpu", "--port", "0", *words]
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        told = []
+        for precision in ("int8", "float32"):
+            assert main(["serve", *words, "--precision", precision]) == 0
+            told.append(capsys.readouterr().err.splitlines()[1:])
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    reason = ["multibranch serve: int8 is slower: a reason"]
+    assert told == [[] if "--quiet" in words else reason, []]
+
+
 def test_the_token_comes_from_a_file_else_from_the_environment(tmp_path, monkeypatch, capsys):
     monkeypatch.delenv("MULTIBRANCH_TOKEN", raising=False)
     assert read_token(None) is None

@@ -99,13 +99,14 @@ def _evaluate_code(args: argparse.Namespace) -> None:
 
     from multibranch.cli.code_scores import show_code_scores
     from multibranch.cli.progress import counting
-    from multibranch.cli.searching import parse_branches
+    from multibranch.cli.searching import parse_branches, tell_of_kernels
     from multibranch.tasks.code import evaluate_code
     from multibranch.tasks.evaluation import data_of
 
     split = args.split or "test"
     data = data_of(args.models[0], args.data)
     total = len(data.lines(split, "source")[: args.limit])
+    tell_of_kernels(args)
     with counting(f"decoding {args.models[0]}", total) as progress:
         result = evaluate_code(
             args.models[0],
@@ -129,6 +130,7 @@ def _evaluate_code(args: argparse.Namespace) -> None:
 def _evaluate_translation(args: argparse.Namespace) -> None:
     from pathlib import Path
 
+    from multibranch.cli.searching import tell_of_kernels
     from multibranch.disk import naming
     from multibranch.tasks import evaluation
 
@@ -138,6 +140,7 @@ def _evaluate_translation(args: argparse.Namespace) -> None:
         folder: evaluation.checked_data(folder, split=args.split, given=args.data)
         for folder in folders
     }
+    tell_of_kernels(args)
     outputs = [_decode(folder, corpora[folder], args) for folder in args.models]
     each = [output.scores() for output in outputs]
     scores = each[0]

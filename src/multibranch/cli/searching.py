@@ -147,8 +147,21 @@ def load_translator(args: argparse.Namespace) -> "Translator":
         precision=args.precision,
         cuda_graphs=args.cuda_graphs,
     )
+    tell_of_kernels(args)
     _tell_of_layout(args, translator)
     return translator
+
+
+def tell_of_kernels(args: argparse.Namespace) -> None:
+    """Say which kernels int8 lacks on this machine, and why, on standard error."""
+    from multibranch.device import choose_device
+    from multibranch.nn.int8_kernels import lacking
+
+    if args.precision != "int8" or getattr(args, "quiet", False):
+        return
+    said = lacking()
+    if said is not None and choose_device(args.device).type == "cpu":
+        print(f"multibranch {args.verb}: {said}", file=sys.stderr)
 
 
 def _tell_of_layout(args: argparse.Namespace, translator: "Translator") -> None:

@@ -14,6 +14,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from multibranch.errors import UserError
+from multibranch.nn import int8_kernels
 from multibranch.serve.api import make_app
 from multibranch.serve.engine import Engine
 from multibranch.serve.options import ServeOptions
@@ -42,7 +43,7 @@ def serve(
         folder: a model directory, or with engine="ctranslate2" an exported folder.
         port: 0 takes any that is free.
         tell: is given the line that says where the service is and what it computes with, as soon
-            as it answers.
+            as it answers; where requests are logged, another if int8 lacks kernels here.
     """
     options = options or ServeOptions()
     listening = bind(host, port)  # first: a port that is taken should not cost a model's loading
@@ -59,8 +60,13 @@ def serve(
         warm_up(service)
         how = f"{loaded.name}, {loaded.precision} on {loaded.translator.device.type}"
 
+        rounded = loaded.name == "torch" and loaded.precision == "int8"
+        lacking = int8_kernels.lacking() if rounded and options.log else None
+
         def started(address: str) -> None:
             tell(f"multibranch serve: {address} with {how} (Ctrl-C ends it)")
+            if lacking is not None:
+                tell(f"multibranch serve: {lacking}")
 
         server = make_server(make_app(service), options, tell=started)
         if threading.current_thread() is threading.main_thread():

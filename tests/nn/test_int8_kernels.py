@@ -1,0 +1,46 @@
+"""What int8 lacks is told with its reason: the processor, or the installation."""
+
+import pytest
+import torch
+
+from multibranch.nn import int8_attention, int8_kernels, int8_products
+
+SLOWER = "int8 is slower here for want of its C kernels for "
+AGAIN = "not compiled when multibranch was installed: install it again with a C compiler at hand"
+
+
+@pytest.mark.parametrize(
+    ("capability", "vnni", "compiled", "said"),
+    [
+        ("AVX512", True, True, None),
+        ("AVX512", True, False, f"{SLOWER}products and attention ({AGAIN})"),
+        ("AVX512", False, True, f"{SLOWER}products (this processor has no AVX-512 VNNI)"),
+        (
+            "AVX2",
+            False,
+            False,
+            f"{SLOWER}products (this processor has no AVX-512 VNNI) and attention ({AGAIN})",
+        ),
+        (
+            "DEFAULT",
+            False,
+            True,
+            f"{SLOWER}products (this processor has no AVX-512 VNNI) and attention (this processor "
+            "has no AVX2)",
+        ),
+    ],
+)
+def test_what_int8_lacks_is_told_with_its_reason(
+    capability: str,
+    vnni: bool,
+    compiled: bool,
+    said: str | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+    monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: vnni)
+    libraries = {int8_products: vnni, int8_attention: capability != "DEFAULT"}
+    for module, runs in libraries.items():
+        found = object() if compiled and runs else None
+        monkeypatch.setattr(module, "library", lambda found=found: found)
+    assert int8_kernels.lacking() == said
