@@ -68,6 +68,15 @@ _PROBLEMS = {
     **problem(503, "The queue is full.", Retry_After="Seconds after which to try again."),
     **problem(504, "It took too long."),
 }
+_STREAM: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "NDJSON: a SentenceLine for every sentence, then an EndLine.",
+        "content": {"application/x-ndjson": {"schema": {"type": "string"}}},
+    }
+}
+_PLAIN: dict[int | str, dict[str, Any]] = {
+    200: {"content": {"text/plain": {"schema": {"type": "string"}}}}
+}
 
 
 def make_app(service: Service) -> FastAPI:
@@ -106,6 +115,13 @@ def _add_api(app: FastAPI, service: Service) -> None:
     secured: dict[str, Any] = {}
     if service.options.token is not None:
         secured["openapi_extra"] = {"security": [{"bearer": []}]}
+    _add_translation(app, service, secured)
+    _add_attention(app, service, secured)
+    _add_state(app, service, secured)
+
+
+def _add_translation(app: FastAPI, service: Service, secured: dict[str, Any]) -> None:
+    """Texts and documents."""
 
     @app.post("/translate", responses=_PROBLEMS, tags=["translation"], **secured)
     async def translate(body: TranslateBody, request: Request) -> TranslateAnswer:
@@ -118,16 +134,9 @@ def _add_api(app: FastAPI, service: Service) -> None:
             translations=[_translation(hypotheses) for hypotheses in found], seconds=since(began)
         )
 
-    stream_answer: dict[int | str, dict[str, Any]] = {
-        200: {
-            "description": "NDJSON: a SentenceLine for every sentence, then an EndLine.",
-            "content": {"application/x-ndjson": {"schema": {"type": "string"}}},
-        }
-    }
-
     @app.post(
         "/translate/stream",
-        responses={**stream_answer, **_PROBLEMS},
+        responses={**_STREAM, **_PROBLEMS},
         response_class=StreamingResponse,
         tags=["translation"],
         **secured,
@@ -143,6 +152,9 @@ def _add_api(app: FastAPI, service: Service) -> None:
         await document.begin()
         return StreamingResponse(document.lines(), media_type="application/x-ndjson")
 
+
+def _add_attention(app: FastAPI, service: Service, secured: dict[str, Any]) -> None:
+    """What the branches look at."""
     not_here = problem(501, "The engine does not show attention.")
 
     @app.post("/inspect", responses={**_PROBLEMS, **not_here}, tags=["attention"], **secured)
@@ -159,6 +171,10 @@ def _add_api(app: FastAPI, service: Service) -> None:
         seen = await while_connected(service.examine(body.text, key), request.receive)
         numbers = body.branches or list(range(1, max(service.engine.layers) + 1))
         return _inspection(seen, body.kind, sorted(numbers))
+
+
+def _add_state(app: FastAPI, service: Service, secured: dict[str, Any]) -> None:
+    """What is served, and how it fares."""
 
     # HEAD is GET without the body, which the server leaves out; it needs no description.
     @app.head("/model", include_in_schema=False)
@@ -177,12 +193,8 @@ def _add_api(app: FastAPI, service: Service) -> None:
             seconds_up=round(time.time() - service.metrics.started, 1),
         )
 
-    plain: dict[int | str, dict[str, Any]] = {
-        200: {"content": {"text/plain": {"schema": {"type": "string"}}}}
-    }
-
     @app.head("/metrics", include_in_schema=False)
-    @app.get("/metrics", responses={**plain, **_UNAUTHORISED}, response_class=Response,
+    @app.get("/metrics", responses={**_PLAIN, **_UNAUTHORISED}, response_class=Response,
              tags=["service"], **secured)  # fmt: skip
     async def metrics() -> Response:
         """Counts, sizes and times in Prometheus' text format."""
