@@ -135,6 +135,7 @@ def test_scores_are_those_of_the_outputs_with_their_signatures(
         (["--limit", 5], 5, " on test, the first 5 of 12 sentences, in float32"),
         (["--limit", 1], 1, " on test, the first 1 of 12 sentences, in float32"),
         (["--precision", "bfloat16"], 12, " on test, 12 sentences, in bfloat16"),
+        (["--branches", "2"], 12, " on test, 12 sentences, in float32, branches 2 only"),
     ],
 )
 def test_a_result_says_how_many_sentences_were_scored_and_in_what_precision(
@@ -150,9 +151,30 @@ def test_a_result_says_how_many_sentences_were_scored_and_in_what_precision(
     _, out, _ = called(capsys, "evaluate", models[0].name, *words, "--json")
     found = json.loads(out)
     assert (found["sentences"], found["split_size"]) == (sentences, 12)
-    assert said.endswith(f" in {found['precision']}")
+    assert f" in {found['precision']}" in said
     _, table, _ = called(capsys, "evaluate", models[0].name, *words)
     assert table.splitlines()[0].rstrip() == models[0].name + said
+
+
+def test_the_json_says_how_was_searched(
+    models: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = shutil.copytree(models[1], tmp_path / "other")
+    config = json.loads((other / "config.json").read_text())
+    config["decoding"] = {"beam": 3, "length_penalty": 0.6}
+    (other / "config.json").write_text(json.dumps(config))
+    words = ("evaluate", models[0], "--compare", other, "--limit", 3, "--json")
+    names = ("beam", "length_penalty", "branches")
+    for given, first, second in (
+        ([], (2, 1.0, None), (3, 0.6, None)),
+        (["--length-penalty", 2, "--branches", "2,1"], (2, 2.0, [2, 1]), (3, 2.0, [2, 1])),
+        (["--beam", 1], (1, 1.0, None), (1, 0.6, None)),
+    ):
+        status, out, _ = called(capsys, *words, *given)
+        found = json.loads(out)
+        assert status == 0
+        assert tuple(found[name] for name in names) == first
+        assert tuple(found["comparison"][name] for name in names) == second
 
 
 def test_several_seeds_and_a_comparison(

@@ -251,6 +251,7 @@ def test_the_verb_evaluate_gives_the_same_scores(
     shown = capsys.readouterr().out
     whole = len(data.lines("test", "source"))
     assert (said["outputs"], said["split_size"], said["precision"]) == (10, whole, "float32")
+    assert (said["beam"], said["branches"]) == (3, None)
     assert f"on test, the first 10 of {whole} outputs, in float32" in " ".join(shown.split())
     assert f"{said['sentence_bleu']:.2f}" in shown
     assert "smooth:method4" in shown.replace("\n", "").replace("│", "").replace(" ", "")

@@ -11,8 +11,9 @@ tokenised text, each with its signature; chrF and TER are sacreBLEU's. A model t
 scored by sentence BLEU, exact match and the share of outputs that parse; a classifier by the scores
 of its task, on its validation split unless told otherwise.
 
-The table and --json name the precision that was decoded in, and how many of the split's sentences
-were scored: in JSON "sentences" ("outputs" of code) of "split_size".
+The table and --json name the precision that was decoded in, the branches if they were chosen, and
+how many of the split's sentences were scored: in JSON "sentences" ("outputs" of code) of
+"split_size". JSON has the beam and the length penalty, too.
 """
 
 import argparse
@@ -150,6 +151,7 @@ def _evaluate_translation(args: argparse.Namespace) -> None:
         "sentences": len(outputs[0].lines),
         "split_size": len(corpora[args.models[0]].lines(args.split, "target")),
         "precision": args.precision,
+        **_told_search(args.models[0], args),
     }
     result |= {name: round(score.value, 2) for name, score in scores.items()}
     result["signatures"] = {name: score.signature for name, score in scores.items()}
@@ -158,7 +160,7 @@ def _evaluate_translation(args: argparse.Namespace) -> None:
     if args.compare:
         baseline = _decode(args.compare, corpora[args.compare], args)
         result["comparison"] = evaluation.compare(outputs[0], baseline)
-        result["comparison"]["with"] = args.compare
+        result["comparison"] |= {"with": args.compare, **_told_search(args.compare, args)}
     if args.output:
         text = "".join(line + "\n" for line in outputs[0].lines)
         with naming(args.output):
@@ -195,6 +197,13 @@ def _search(args: argparse.Namespace) -> dict[str, Any]:
     """The search options that were given."""
     asked = {"beam": args.beam, "length_penalty": args.length_penalty}
     return {name: value for name, value in asked.items() if value is not None}
+
+
+def _told_search(folder: str, args: argparse.Namespace) -> dict[str, Any]:
+    from multibranch.cli.searching import parse_branches
+    from multibranch.tasks import evaluation
+
+    return evaluation.search_of(folder, branches=parse_branches(args.branches), **_search(args))
 
 
 def _show(result: dict[str, Any]) -> None:

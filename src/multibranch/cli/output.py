@@ -55,14 +55,16 @@ def print_scores(
 
 
 def scored(result: Mapping[str, Any], noun: str) -> str:
-    """What a result of `evaluate` was computed on, for its title, and in what precision.
+    """What a result of `evaluate` was computed on, for its title, and how.
 
     `noun`: what is counted; the result has its number under the plural.
     """
     number, whole = result[f"{noun}s"], result["split_size"]
     said = counted(whole, noun)
     some = said if number == whole else f"the first {number:,} of {said}"
-    return f"{result['split']}, {some}, in {result['precision']}"
+    chosen = ", ".join(map(str, result["branches"] or ()))
+    only = f", branches {chosen} only" if chosen else ""
+    return f"{result['split']}, {some}, in {result['precision']}{only}"
 
 
 def check_writable(path: str) -> None:

@@ -25,6 +25,7 @@ from multibranch.metrics import (
     pov,
 )
 from multibranch.nn import MultiBranchTransformer
+from multibranch.tasks.evaluation import search_of
 from multibranch.text import TextPipeline
 from multibranch.text.code import LANGUAGES
 from multibranch.training import Config
@@ -164,6 +165,7 @@ def evaluate_code(
         "outputs": len(found),
         "split_size": len(source_lines),
         "precision": precision,
+        **search_of(folder, branches=branches, **search),
         "valid_only": valid_only,
     }
     chosen = best

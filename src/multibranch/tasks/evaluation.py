@@ -8,6 +8,7 @@ from typing import Any
 from multibranch import configuration
 from multibranch.data import PreparedData
 from multibranch.decoding import Translator
+from multibranch.decoding.options import SearchOptions
 from multibranch.decoding.translator import saved_options
 from multibranch.directory import WEIGHTS, load_text, read_config
 from multibranch.errors import UserError
@@ -100,6 +101,18 @@ def decode_split(
     )
     words = [hypotheses[0].text if hypotheses else "" for hypotheses in found]
     return make_output(str(folder), words, translator.text, data, split=split, limit=limit)
+
+
+def search_of(
+    folder: str | Path, *, branches: Sequence[int] | None = None, **search: Any
+) -> dict[str, Any]:
+    """How `decode_split` searches with a model directory, for a result; branches count from 1."""
+    options = SearchOptions(**{**saved_options(folder), **search})
+    return {
+        "beam": options.beam,
+        "length_penalty": options.length_penalty,
+        "branches": None if branches is None else [number + 1 for number in branches],
+    }
 
 
 def make_output(
