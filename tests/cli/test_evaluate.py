@@ -239,6 +239,7 @@ def test_a_relative_corpus_is_named_as_it_was_looked_up(
         ("code", "code is a model of the task code, which is not scored beside translation models"),
         ("bare", "bare is incomplete: it has no file model.safetensors"),
         ("moved", "give --data FOLDER"),
+        ("single", "single have branches 1 to 1; name each at most once"),
     ],
 )
 def test_every_model_is_looked_at_before_the_first_is_decoded(
@@ -250,15 +251,20 @@ def test_every_model_is_looked_at_before_the_first_is_decoded(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for name in ("code", "bare", "moved"):
+    for name in ("code", "bare", "moved", "single"):
         shutil.copytree(models[1], tmp_path / name)
     (tmp_path / "bare" / "model.safetensors").unlink()
-    for name, change in (("code", {"task": "code"}), ("moved", {"training": {"data": "/no/c"}})):
+    for name, change in (
+        ("code", {"task": "code"}),
+        ("moved", {"training": {"data": "/no/c"}}),
+        ("single", {"branches": [2, 1]}),
+    ):
         config = json.loads((tmp_path / name / "config.json").read_text()) | change
         (tmp_path / name / "config.json").write_text(json.dumps(config))
     decoded: list[object] = []
     monkeypatch.setattr(evaluation, "decode_split", lambda folder, *_, **__: decoded.append(folder))
-    status, out, error = called(capsys, "evaluate", models[0], *option, tmp_path / wrong)
+    words = ("evaluate", "--branches", "2", models[0], *option, tmp_path / wrong)
+    status, out, error = called(capsys, *words)
     assert (status, out, decoded) == (2, "", [])
     assert said in error
     assert len(error.splitlines()) == 1
@@ -269,6 +275,7 @@ def test_every_model_is_looked_at_before_the_first_is_decoded(
     [
         (["--output", "nowhere/x.txt"], "there is no folder nowhere"),
         (["--output", "/"], "is a folder"),
+        (["--output", ""], ": . is a folder: give --output a file"),
         (["--limit", "0"], "--limit must be at least 1"),
         (["--branches", "3"], "have branches 1 to 2"),
         (["--branches", "a"], "--branches takes numbers"),

@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> None:
 
     if args.limit is not None and args.limit < 1:
         raise UserError("--limit must be at least 1")
-    if args.output:
+    if args.output is not None:
         check_writable(args.output)
     task = task_of(args.models[0])
     if args.valid_only and task != "code":
@@ -131,14 +131,17 @@ def _evaluate_code(args: argparse.Namespace) -> None:
 def _evaluate_translation(args: argparse.Namespace) -> None:
     from pathlib import Path
 
-    from multibranch.cli.searching import tell_of_kernels
+    from multibranch.cli.searching import parse_branches, tell_of_kernels
     from multibranch.disk import naming
     from multibranch.tasks import evaluation
 
     args.split = args.split or "test"
     folders = [*args.models, *([args.compare] if args.compare else [])]
+    branches = parse_branches(args.branches)
     corpora = {  # of every model before the first is decoded, which may take long
-        folder: evaluation.checked_data(folder, split=args.split, given=args.data)
+        folder: evaluation.checked_data(
+            folder, split=args.split, given=args.data, branches=branches
+        )
         for folder in folders
     }
     tell_of_kernels(args)

@@ -71,7 +71,7 @@ def check_writable(path: str) -> None:
     """Refuse a file that could not be written, before the work whose result goes there."""
     place = Path(path)
     if place.is_dir():
-        raise UserError(f"{path} is a folder: give --output a file")
+        raise UserError(f"{place} is a folder: give --output a file")
     if not place.parent.exists():
         raise UserError(f"there is no folder {place.parent} to write {place.name} to; make it")
     if not place.exists():

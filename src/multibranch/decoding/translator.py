@@ -281,6 +281,16 @@ def saved_options(folder: str | Path) -> dict[str, Any]:
     return read_options(read_config(folder).get("decoding"), Path(folder) / CONFIG)
 
 
+def check_branches(folder: str | Path, branches: Sequence[int] | None) -> None:
+    """Refuse branches, from 0, that a model directory has not by its config.json."""
+    said = read_config(folder).get("branches")
+    each = said if isinstance(said, list) else [said]
+    if branches is None or not each or not all(isinstance(number, int) for number in each):
+        return  # what is wrong with such a file is told when it is loaded
+    if len(set(branches)) < len(branches) or max(branches) >= min(each):
+        raise _no_such_branches(branches, min(each), folder)
+
+
 def _with_branches(
     model: MultiBranchTransformer, branches: Sequence[int], folder: Path
 ) -> MultiBranchTransformer:
@@ -288,11 +298,15 @@ def _with_branches(
         return prune(model, keep=list(branches))
     except ValueError:
         fewest = min(block.attention.branches for block in model.blocks)
-        chosen = ", ".join(str(branch + 1) for branch in branches)
-        raise UserError(
-            f"cannot decode with branches {chosen}: the attention layers of {folder} have branches "
-            f"1 to {fewest}; name each at most once"
-        ) from None
+        raise _no_such_branches(branches, fewest, folder) from None
+
+
+def _no_such_branches(branches: Sequence[int], fewest: int, folder: str | Path) -> UserError:
+    chosen = ", ".join(str(branch + 1) for branch in branches)
+    return UserError(
+        f"cannot decode with branches {chosen}: the attention layers of {folder} have branches "
+        f"1 to {fewest}; name each at most once"
+    )
 
 
 def _same_text(first: TextPipeline, second: TextPipeline) -> bool:

@@ -9,7 +9,7 @@ from multibranch import configuration
 from multibranch.data import PreparedData
 from multibranch.decoding import Translator
 from multibranch.decoding.options import SearchOptions
-from multibranch.decoding.translator import saved_options
+from multibranch.decoding.translator import check_branches, saved_options
 from multibranch.directory import WEIGHTS, load_text, read_config
 from multibranch.errors import UserError
 from multibranch.metrics import Score, bleu, chrf, multi_bleu, paired_bootstrap, summarise, ter
@@ -65,7 +65,13 @@ def data_of(folder: str | Path, given: str | None = None) -> PreparedData:
     return PreparedData.open(place)
 
 
-def checked_data(folder: str | Path, *, split: str, given: str | None = None) -> PreparedData:
+def checked_data(
+    folder: str | Path,
+    *,
+    split: str,
+    given: str | None = None,
+    branches: Sequence[int] | None = None,
+) -> PreparedData:
     """`data_of` a translation model, once all that decoding the split needs is seen to be there."""
     task = task_of(folder)
     if task != "translation":
@@ -76,6 +82,7 @@ def checked_data(folder: str | Path, *, split: str, given: str | None = None) ->
         raise UserError(f"{folder} is incomplete: it has no file {WEIGHTS}")
     load_text(folder)
     saved_options(folder)
+    check_branches(folder, branches)
     data = data_of(folder, given)
     for side in ("source", "target"):
         data.lines(split, side)
