@@ -455,3 +455,15 @@ def test_an_unknown_corpus_names_the_nearest(tmp_path: Path) -> None:
         builtin("code", tmp_path / "x", pairs=0)
     with pytest.raises(ValueError, match="split is one of"):
         generate("code", split="dev")
+
+
+def test_a_failure_leaves_no_folders_that_were_made_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("multibranch.data.builtin.prepared.prepare", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        builtin("translation", tmp_path / "new" / "deep" / "out", pairs=2, valid=1, test=1)
+    assert list(tmp_path.iterdir()) == []

@@ -559,6 +559,27 @@ def test_a_folder_outlives_whichever_step_of_replacing_it_fails(
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
+@pytest.mark.parametrize("where", ["filling", "publishing"])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError(errno.ENOSPC, "No space")])
+def test_a_failure_leaves_no_folders_that_were_made_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, error: Any
+) -> None:
+    def fail(*_: Any) -> None:
+        raise error
+
+    def fill() -> None:
+        with Workshop(tmp_path / "new" / "deep" / "out") as folder:
+            (folder / MANIFEST).write_text("{}")
+            if where == "filling":
+                fail()
+
+    if where == "publishing":
+        monkeypatch.setattr(Path, "replace", fail)
+    with pytest.raises((KeyboardInterrupt, UserError)):
+        fill()
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_the_same_folder_that_another_run_has_made_meanwhile_is_taken(tmp_path: Path) -> None:
     output = tmp_path / "out"
     with Workshop(output) as folder:

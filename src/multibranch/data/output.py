@@ -21,6 +21,7 @@ from multibranch.disk import (
     check_place,
     exchange,
     full_disk,
+    parents_made,
     recover,
     sha256,
     sync,
@@ -39,6 +40,7 @@ class Workshop:
         self.output = output.resolve()  # through links: a folder cannot take a link's place
         self.folder = self.output.with_name(f".{self.output.name}.partial-{os.getpid()}")
         self._overwrite = overwrite
+        self._parents = parents_made(self.output)
 
     def __enter__(self) -> Path:
         if self.output.exists() and not _prepared(self.output):
@@ -47,7 +49,7 @@ class Workshop:
                 "--output."
             )
         check_place(self.output, "--output")
-        self.output.parent.mkdir(parents=True, exist_ok=True)
+        self._parents.__enter__()
         self._sweep()
         self.folder.mkdir()
         return self.folder
@@ -61,10 +63,13 @@ class Workshop:
         try:
             if error is None:
                 self._publish()
-        except OSError as failure:
+        except BaseException as failure:
             error = failure
+            if not isinstance(error, OSError):
+                raise
         finally:
             shutil.rmtree(self.folder, ignore_errors=True)
+            self._parents.__exit__(None if error is None else type(error), error, trace)
         if isinstance(error, OSError):
             raise self._sentence(error) from error
 

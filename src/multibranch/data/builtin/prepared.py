@@ -13,7 +13,7 @@ from multibranch.data.builtin.corpora import corpus_named, placed
 from multibranch.data.output import Workshop, finished, write_manifest
 from multibranch.data.prepare import prepare
 from multibranch.data.recipe import Part, Recipe, Vocabulary
-from multibranch.disk import check_place, umask
+from multibranch.disk import check_place, parents_made, umask
 from multibranch.errors import UserError
 from multibranch.text import TextSettings
 
@@ -52,9 +52,11 @@ def builtin(
         _prepare_sentences(name, folder, seed=seed, sizes=sizes, overwrite=overwrite)
         return folder
     check_place(folder, "folder")
-    folder.parent.mkdir(parents=True, exist_ok=True)
     recipe = _recipe(name, merges=merges)
-    with tempfile.TemporaryDirectory(prefix=f".{folder.name}.text-", dir=folder.parent) as place:
+    with (
+        parents_made(folder),
+        tempfile.TemporaryDirectory(prefix=f".{folder.name}.text-", dir=folder.parent) as place,
+    ):
         _write_text(name, Path(place), seed=seed, sizes=sizes)
         prepare(
             recipe.reversed() if reverse else recipe,
