@@ -1,6 +1,7 @@
 """Ctrl-C while PyTorch is imported or weights are loaded: one line and 130, whatever becomes of
-the exception there."""
+the exception there. Once a result is in place it does nothing."""
 
+import json
 import os
 import signal
 import subprocess
@@ -9,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from multibranch import disk
 from multibranch.cli import main
-from multibranch.directory import save_model
+from multibranch.directory import load_model, save_model
 from multibranch.nn import MultiBranchTransformer
 from multibranch.text import TextPipeline, TextSettings, WordCounter, learn_words
 
@@ -52,18 +54,20 @@ def test_ctrl_c_before_the_verb_runs_is_one_line(
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_ctrl_c_while_weights_are_loaded_is_not_told_as_a_damaged_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
     counter = WordCounter()
     counter.update({"ein": 1})
     settings = TextSettings(kind="classification", source="de", target="en")
     text = TextPipeline(settings, learn_words(counter, size=5))
     sizes = {"width": 16, "hidden": 16, "heads": 2, "encoder_layers": 1, "decoder_layers": 1}
     sizes |= {"source_vocabulary": text.source_size, "target_vocabulary": text.target_size}
-    model = MultiBranchTransformer(**sizes)
-    save_model(tmp_path / "model", model, text)
+    return save_model(tmp_path / "model", MultiBranchTransformer(**sizes, branches=1), text)
 
+
+def test_ctrl_c_while_weights_are_loaded_is_not_told_as_a_damaged_file(
+    model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def load(path: Path) -> None:
         try:
             signal.raise_signal(signal.SIGINT)
@@ -71,5 +75,33 @@ def test_ctrl_c_while_weights_are_loaded_is_not_told_as_a_damaged_file(
             raise ValueError("could not determine the shape of object") from None
 
     monkeypatch.setattr("multibranch.directory.load_file", load)
-    assert main(["translate", str(tmp_path / "model")]) == 130
+    assert main(["translate", str(model)]) == 130
     assert capsys.readouterr() == ("", "multibranch translate: interrupted\n")
+
+
+@pytest.mark.parametrize(("late", "status"), [(True, 0), (False, 130)])
+def test_ctrl_c_comes_too_late_once_a_branched_model_is_in_place(
+    model: Path,
+    late: bool,
+    status: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    exchange, output = disk.exchange, tmp_path / "new" / "three"
+
+    def interrupted(new: Path, folder: Path) -> None:
+        if late:
+            exchange(new, folder)
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(disk, "exchange", interrupted)
+    words = ["branch", str(model), "--branches", "3", "--output", str(output), "--json"]
+    assert main(words) == status
+    out, error = capsys.readouterr()
+    if late:
+        assert (json.loads(out)["model"], error) == (str(output), "")
+        load_model(output)
+    else:
+        assert (out, error) == ("", "multibranch branch: interrupted\n")
+        assert not output.parent.exists()

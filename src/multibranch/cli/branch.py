@@ -10,6 +10,7 @@ the same on the fly.
 
 --tile repeats the branches of a model that has some already. --noise sets copies a little apart,
 for training without drop-branch and attention dropout, in which they would stay equal for ever.
+Ctrl-C leaves nothing behind; once --output is there, all is done.
 """
 
 import argparse
@@ -41,6 +42,7 @@ def run(args: argparse.Namespace) -> None:
     import warnings
     from pathlib import Path
 
+    from multibranch.cli.interrupts import uninterruptible_once
     from multibranch.cli.output import print_result
     from multibranch.directory import load_model, load_text, read_config, save_model
     from multibranch.disk import check_place
@@ -75,11 +77,12 @@ def run(args: argparse.Namespace) -> None:
     kept: dict[str, Any] = {
         name: config[name] for name in ("task", "training", "decoding") if name in config
     }
-    save_model(output, branched, text, extra={**kept, "branched_from": str(args.model)})
     row = {
         "model": str(output),
         "branches": args.branches,
         "parameters_before": sum(p.numel() for p in model.parameters()),
         "parameters": sum(p.numel() for p in branched.parameters()),
     }
-    print_result([row], as_json=args.json, title="Branched out")
+    with uninterruptible_once(output.exists):
+        save_model(output, branched, text, extra={**kept, "branched_from": str(args.model)})
+        print_result([row], as_json=args.json, title="Branched out")
