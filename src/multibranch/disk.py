@@ -1,4 +1,4 @@
-"""The disk: folders that are complete or absent, JSON, checksums, who still writes, and no room.
+"""The disk: what is complete or absent, JSON, checksums, who still writes, and no room.
 
 What takes another folder's place is ready, and synced, before.
 """
@@ -9,11 +9,12 @@ import hashlib
 import json
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from multibranch.errors import UserError
 
@@ -55,6 +56,38 @@ def parents_made(place: Path) -> Iterator[None]:
             with suppress(OSError):
                 parent.rmdir()
         raise
+
+
+@contextmanager
+def replaced_file(path: Path) -> Iterator[BinaryIO]:
+    """A file to fill that takes its place when all went well; what fails leaves what was there.
+
+    It keeps the mode of one that was there. What is no file, such as a named pipe or /dev/null, is
+    written to as it is. A link stays one.
+    """
+    before = file_status(path)
+    if before is not None and not stat.S_ISREG(before.st_mode):
+        with path.open("wb") as stream:
+            yield stream
+        return
+    place = path.resolve()
+    handle, name = tempfile.mkstemp(prefix=f".{place.name}.", dir=place.parent)
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            yield stream
+        Path(name).chmod(0o666 & ~umask() if before is None else stat.S_IMODE(before.st_mode))
+        Path(name).replace(place)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def file_status(path: Path) -> os.stat_result | None:
+    """What the system says of a file; None where there is none."""
+    try:
+        return path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
 
 
 def check_place(place: Path, option: str, *, filled: bool = False) -> None:

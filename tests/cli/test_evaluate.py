@@ -2,6 +2,7 @@
 
 import json
 import re
+import resource
 import shutil
 from pathlib import Path
 
@@ -310,6 +311,27 @@ def test_an_output_that_may_not_be_written_is_refused_before_decoding(
     ):
         status, out, error = called(capsys, "evaluate", models[0], "--output", place)
         assert (status, out, error) == (2, "", f"multibranch evaluate: {said}\n")
+
+
+def test_an_output_that_cannot_be_finished_leaves_the_file_that_was_there(
+    models: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "out.txt"
+    file.write_text("before\n")
+    file.chmod(0o640)
+    words = ("evaluate", models[0], "--limit", 2, "--output", file)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4, limits[1]))  # as of a disk that gets full
+    try:
+        status, _, error = called(capsys, *words)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert (status, error) == (2, f"multibranch evaluate: {file}: File too large\n")
+    assert file.read_text() == "before\n"
+    assert list(tmp_path.iterdir()) == [file]
+    assert called(capsys, *words)[0] == 0
+    assert len(file.read_text().splitlines()) == 2
+    assert file.stat().st_mode & 0o777 == 0o640
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="score only the first N sentences or descriptions; the result says so",
     )
     parser.add_argument("--valid-only", action="store_true", help="code: best output that parses")
-    parser.add_argument("--output", metavar="FILE", help="write the first model's output here")
+    parser.add_argument(
+        "--output", metavar="FILE", help="write the first model's output here, whole or not at all"
+    )
     add_device(parser)
     add_precision(parser)
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
@@ -132,7 +134,7 @@ def _evaluate_translation(args: argparse.Namespace) -> None:
     from pathlib import Path
 
     from multibranch.cli.searching import parse_branches, tell_of_kernels
-    from multibranch.disk import naming
+    from multibranch.disk import naming, replaced_file
     from multibranch.tasks import evaluation
 
     args.split = args.split or "test"
@@ -166,8 +168,8 @@ def _evaluate_translation(args: argparse.Namespace) -> None:
         result["comparison"] |= {"with": args.compare, **_told_search(args.compare, args)}
     if args.output:
         text = "".join(line + "\n" for line in outputs[0].lines)
-        with naming(args.output):
-            Path(args.output).write_text(text, encoding="utf-8")
+        with naming(args.output), replaced_file(Path(args.output)) as file:
+            file.write(text.encode())
     if args.json:
         import json
 

@@ -4,13 +4,12 @@ import io
 import os
 import stat
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from multibranch.disk import naming, umask
+from multibranch.disk import file_status, naming, replaced_file
 from multibranch.errors import UserError
 
 
@@ -53,7 +52,7 @@ def _decode(line: bytes, number: int, name: str) -> str:
 
 def check_apart(stream: BinaryIO, name: str, output: str | None) -> None:
     """Refuse an output that is the file which is read, under whatever name: it would be lost."""
-    there = None if output is None else _status(output)
+    there = None if output is None else file_status(Path(output))
     if (
         there is not None
         and _is_file(stream)
@@ -95,10 +94,7 @@ def open_input(path: str | None) -> Iterator[tuple[BinaryIO, str]]:
 
 @contextmanager
 def open_output(path: str | None) -> Iterator[BinaryIO]:
-    """Standard output for None, or a file that is there whole when all went well, or not at all.
-
-    What is no file, such as a named pipe or /dev/null, is written to as it is. A link stays one.
-    """
+    """Standard output for None, or a file that is there whole when all went well, or not at all."""
     if path is None:
         try:
             yield sys.stdout.buffer
@@ -109,33 +105,7 @@ def open_output(path: str | None) -> Iterator[BinaryIO]:
         raise UserError(f"cannot write {path}: it is a folder")
     with naming(path), ExitStack() as stack:
         try:
-            before = _status(path)
-            if before is None or stat.S_ISREG(before.st_mode):
-                mode = None if before is None else stat.S_IMODE(before.st_mode)
-                stream = stack.enter_context(_replacing(Path(path).resolve(), mode))
-            else:
-                stream = stack.enter_context(Path(path).open("wb"))
+            stream = stack.enter_context(replaced_file(Path(path)))
         except OSError as error:
             raise UserError(f"cannot write {path}: {error.strerror}") from None
         yield stream
-
-
-def _status(path: str) -> os.stat_result | None:
-    try:
-        return Path(path).stat()
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-
-
-@contextmanager
-def _replacing(place: Path, mode: int | None) -> Iterator[BinaryIO]:
-    """A new file that takes its place in the end; the mode is the user's usual one for None."""
-    handle, name = tempfile.mkstemp(prefix=f".{place.name}.", dir=place.parent)
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            yield stream
-        Path(name).chmod(0o666 & ~umask() if mode is None else mode)
-        Path(name).replace(place)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise

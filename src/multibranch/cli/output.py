@@ -74,9 +74,9 @@ def check_writable(path: str) -> None:
         raise UserError(f"{place} is a folder: give --output a file")
     if not place.parent.exists():
         raise UserError(f"there is no folder {place.parent} to write {place.name} to; make it")
-    if not place.exists():
-        check_place(place, "--output")
-    elif not os.access(place, os.W_OK):
+    if place.is_file() or not place.exists():  # it is written beside, and then takes its place
+        check_place(place.resolve() if place.is_symlink() else place, "--output")
+    if place.exists() and not os.access(place, os.W_OK):
         raise UserError(f"{path} may not be written: choose another --output")
 
 

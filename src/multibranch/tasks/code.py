@@ -14,7 +14,7 @@ from typing import Any
 from multibranch.data import PreparedData
 from multibranch.decoding import Hypothesis, Translator
 from multibranch.directory import load_text, read_config
-from multibranch.disk import naming
+from multibranch.disk import naming, replaced_file
 from multibranch.errors import UserError, counted
 from multibranch.metrics import (
     Score,
@@ -179,8 +179,8 @@ def evaluate_code(
     result["signatures"] = {name: score.signature for name, score in scores.items()}
     if output is not None:
         text = "".join(line + "\n" for line in chosen.lines)
-        with naming(output):
-            Path(output).write_text(text, encoding="utf-8")
+        with naming(output), replaced_file(Path(output)) as file:
+            file.write(text.encode())
     return result
 
 
