@@ -134,6 +134,11 @@ def test_only_takes_keys_and_parts_and_brings_what_they_start_from() -> None:
     assert {e.cell for e in choose(experiments, [cell])} == {cell}
     assert {e.drop_branch for e in choose(experiments, ["r0"])} == {0.0}
     assert {e.drop_branch for e in choose(experiments, ["scratch", "r0.3"])} >= {0.0, 0.3}
+    # A whole key names one cell, though the key of the same with R-Drop begins with it.
+    plain = Experiment(corpus="c", seed=1, branches=2)
+    both = [plain, replace(plain, r_drop=5.0)]
+    assert choose(both, [plain.cell]) == choose(both, [plain.key]) == [plain]
+    assert choose(both, [plain.cell.removeprefix("c.")]) == both
     with pytest.raises(UserError, match=r"no experiment of the study fits; the nearest is de-en\."):
         choose(experiments, ["de-en.proximal.3-256-1024.m4.l4+4.r0.9.s1"])
 

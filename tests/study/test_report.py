@@ -1,6 +1,7 @@
 """Reports from records: the numbers, the layout, the files; the page in a real browser."""
 
 import json
+import shlex
 import shutil
 from collections.abc import Callable
 from dataclasses import asdict, replace
@@ -13,7 +14,7 @@ from multibranch.errors import UserError
 from multibranch.metrics.score import mean_and_deviation
 from multibranch.study.bench import Bench
 from multibranch.study.experiment import Experiment
-from multibranch.study.layout import sheets
+from multibranch.study.layout import command_of, sheets
 from multibranch.study.markdown import markdown
 from multibranch.study.page import page
 from multibranch.study.paper import tables
@@ -275,6 +276,18 @@ def test_what_marks_were_tested_by_is_said_where_it_is_another_score(results: Re
     ]
     text = markdown(Results(study, records, results.comparisons))
     assert "(paired bootstrap of BLEU on tokens, not of this score, over the test" in text
+
+
+def test_the_command_of_some_seeds_can_be_pasted_whatever_the_corpus_is_called() -> None:
+    study = replace(load_study("builtin"), seeds=3)
+    made = []
+    for seed in (1, 2):
+        experiment = Experiment(corpus="köln", seed=seed)
+        command = shlex.join(["multibranch", "study", "run", "a b.yaml", "--only", experiment.key])
+        made.append({**made_record(study, experiment, 30.0), "command": command})
+    [cell] = Results(study, made).cells.values()
+    words = shlex.split(command_of(cell, study))
+    assert words[3:] == ["a b.yaml", "--only", *(record["key"] for record in made)]
 
 
 def test_comparisons_whose_writing_was_cut_off_are_made_again(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Our numbers in the layout of the paper's tables, beside the paper's own."""
 
+import shlex
 from dataclasses import dataclass
 from typing import Any
 
@@ -121,5 +122,6 @@ def row_of(cell: CellResult, study: Study) -> dict[str, Any]:
 def command_of(cell: CellResult, study: Study) -> str:
     """The command that repeats a cell's trials, those of all seeds that were run."""
     keys = [str(record["key"]) for record in cell.records]
-    every = cell.cell if len(keys) >= study.seeds else " ".join(keys)
-    return str(cell.records[0]["command"]).replace(keys[0], every)
+    every = [cell.cell] if len(keys) >= study.seeds else keys
+    words = shlex.split(str(cell.records[0]["command"]))
+    return shlex.join(one for word in words for one in (every if word == keys[0] else [word]))

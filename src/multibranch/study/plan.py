@@ -299,16 +299,16 @@ def _one_table(number: int) -> Study:
 def choose(experiments: list[Experiment], only: list[str]) -> list[Experiment]:
     """The experiments that the patterns name, with those that they start from.
 
-    A pattern is a key, with or without the seed, and then names no other; or a part of one; * and ?
-    stand for anything.
+    A pattern is a key or a part of one, with or without the seed; * and ? stand for anything. A
+    whole key names its own experiment alone, though another's may begin with it.
     """
     if not only:
         return experiments
     chosen: dict[str, Experiment] = {}
     by_key = {experiment.key: experiment for experiment in experiments}
     for pattern in only:
-        exactly = [e for e in experiments if pattern in (e.key, e.cell)]
-        fitting = exactly or [e for e in experiments if _fits(e, pattern)]
+        fitting = [e for e in experiments if pattern in (e.key, e.cell)]
+        fitting = fitting or [e for e in experiments if _fits(e, pattern)]
         if not fitting:
             close = difflib.get_close_matches(pattern, list(by_key), n=1, cutoff=0.3)
             hint = f"; the nearest is {close[0]}" if close else ""
