@@ -262,6 +262,7 @@ def jobs_of(args: argparse.Namespace) -> dict[str, Job]:
         if other is None and experiment.key in wanted:
             found[experiment.key] = Job(bench, experiment, args.keep_models)
     for job in list(found.values()):
+        job.bench.check([job.experiment])
         if job.experiment.parent is not None:
             found[job.experiment.parent.key].keep_model = True
     for job in {(id(j.bench), j.experiment.corpus): j for j in found.values()}.values():

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from multibranch.cli import main
 from multibranch.errors import UserError
 from multibranch.study import cells
 from multibranch.study.bench import Bench, parse_data
@@ -163,6 +164,10 @@ def test_a_whole_key_names_no_longer_one() -> None:
         ("grids: [{paper: 4}]", "no cell of its tables is for one of its corpora"),
         ("grids: []", "at least one corpus and one grid"),
         ("seeds: many", "seeds must be a whole number, not 'many'"),
+        ("seeds: 0", "seeds must be at least 1, not 0"),
+        ("grids: [{seeds: -1}]", r"grids\[1\].seeds must be at least 1, not -1"),
+        ("grids: [{branches: [2], keep: [0]}]", r"grids\[1\].keep must be at least 1, not 0"),
+        ("length_penalties: [.nan]", "length_penalties: nan is not within -10 to 10"),
     ],
 )
 def test_a_mistake_in_a_study_file_is_named(tmp_path: Path, change: str, message: str) -> None:
@@ -177,6 +182,31 @@ def test_a_mistake_in_a_study_file_is_named(tmp_path: Path, change: str, message
     path.write_text("\n".join(content.values()), encoding="utf-8")
     with pytest.raises(UserError, match=message):
         load_study(str(path))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("drop_branch: [0.1, 0.3]", "drop_branch must be at least 0 and below 1, not 1.5"),
+        ("branches: [2]", "branches must be at least 1, not 0"),
+        ("shapes: [16/16]", "4 heads do not divide a width of 18"),
+        ("updates: 6", "max_updates must be at least 1, not 0"),
+        ("starts: [proximal]", "the start pretrained, and no other, is for an encoder's tasks"),
+    ],
+)
+def test_a_value_that_no_model_can_have_is_refused_before_anything_is_trained(
+    write_study: Callable[..., Path], tmp_path: Path, capsys, change: str, message: str
+) -> None:
+    pytest.importorskip("optuna")
+    bad = {"drop_branch": "[0.1, 1.5]", "branches": "[0]", "shapes": "[18/16]", "updates": "0"}
+    name = change.partition(":")[0]
+    file = write_study()
+    text = file.read_text(encoding="utf-8")
+    file.write_text(text.replace(change, f"{name}: {bad.get(name, '[pretrained]')}"))
+    assert main(["study", "run", str(file), "--output", str(tmp_path / "out")]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"multibranch study: {file}: tiny.") and message in line
+    assert not list(tmp_path.glob("out/trials/*"))
 
 
 def test_a_setting_that_is_none_and_a_study_that_is_none() -> None:

@@ -258,6 +258,7 @@ def _run(args: argparse.Namespace) -> int:
     if args.device != "auto":
         bench.words += ["--device", args.device]
     experiments = choose(bench.study.experiments(args.seeds), args.only)
+    bench.check(experiments)
     gpu = torch.cuda.is_available() and args.device != "cpu"
     workers = min(args.workers or (4 if gpu else 1), len(experiments))
     threads = max(1, (os.cpu_count() or 1) // workers) if workers > 1 else None

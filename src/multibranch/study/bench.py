@@ -5,6 +5,7 @@ import dataclasses
 import hashlib
 import json
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -134,6 +135,23 @@ class Bench:
         config.train.max_updates = self.study.updates or config.train.max_updates
         config.train.output = str(self.folder(experiment) / "model")
         return config
+
+    def check(self, experiments: Sequence[Experiment]) -> None:
+        """Refuse, before anything is trained, what could not be: one bad value in a grid is enough.
+
+        Otherwise it would be met when its turn comes, after hours of other trials.
+        """
+        for one in experiments:
+            encoder = self.task(one) == "understanding"
+            config = self.classifier(one) if encoder else self.config(one)
+            try:
+                if encoder != (one.start == "pretrained"):
+                    raise UserError("the start pretrained, and no other, is for an encoder's tasks")
+                config.check()
+                if not encoder and one.width % one.heads:
+                    raise UserError(f"{one.heads} heads do not divide a width of {one.width}")
+            except UserError as error:
+                raise UserError(f"{self.study.path}: {one.key}: {error}") from None
 
     def task(self, experiment: Experiment) -> str:
         """translation, code or understanding."""

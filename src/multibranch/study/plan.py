@@ -231,8 +231,18 @@ class Study:
                 raise UserError(
                     f"{self.path}: {name!r} must name one corpus, in letters and digits"
                 )
+        if self.seeds < 1:
+            raise UserError(f"{self.path}: seeds must be at least 1, not {self.seeds}")
+        for penalty in self.length_penalties:
+            if not -10 <= penalty <= 10:
+                raise UserError(f"{self.path}: length_penalties: {penalty} is not within -10 to 10")
         for number, grid in enumerate(self.grids, 1):
             where = f"{self.path}: grids[{number}]"
+            for name in ("seeds", "keep"):
+                value = getattr(grid, name)
+                for one in value if isinstance(value, list) else [value]:
+                    if one is not None and one < 1:
+                        raise UserError(f"{where}.{name} must be at least 1, not {one}")
             if grid.paper is not None and grid.paper not in range(1, len(tables()) + 1):
                 raise UserError(f"{where}.paper: the paper has tables 1 to {len(tables())}")
             wrong = [start for start in grid.starts if start not in starts]
