@@ -79,12 +79,12 @@ class Run:
         if known := self.seconds.get(_kind(job.experiment)):
             return statistics.median(known)
         updates = {_kind(each.experiment): _updates(each) for each in self.jobs.values()}
-        paces = [
-            statistics.median(known) / updates[kind]
+        shares = [
+            _updates(job) * statistics.median(known) / updates[kind]
             for kind, known in self.seconds.items()
             if updates[kind]
         ]
-        return _updates(job) * min(paces, default=0.0)
+        return min(shares, default=0.0)
 
     def next(self, group: str) -> Job | None:
         """The next trial that would still end in time."""
