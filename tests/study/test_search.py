@@ -99,3 +99,50 @@ def test_a_trial_that_ctrl_c_stops_is_told_so_and_leaves_no_checkpoint(
     study = optuna.load_study(study_name="tiny-search", storage=f"sqlite:///{tmp_path}/study.db")
     assert [trial.state.name for trial in study.get_trials()] == ["FAIL"]
     assert not list((tmp_path / "search").glob("**/*.safetensors"))
+
+
+@pytest.mark.parametrize(
+    ("space", "said"),
+    [
+        ("branches: []", "search.branches is empty: give at least one value"),
+        ("drop_ffn: []", "search.drop_ffn is empty: give at least one value"),
+        ("drop_branch: [0.0, 1.5]", "search.drop_branch: 1.5 cannot be searched"),
+        ("drop_kind: [brnch]", "search.drop_kind: brnch cannot be searched"),
+        ("trials: 0", "search.trials: 0 cannot be searched"),
+        ("warm_up: -1", "search.warm_up: -1 cannot be searched"),
+    ],
+)
+def test_a_space_that_holds_no_proposal_is_one_line(
+    write_study: Callable[..., Path], tmp_path: Path, capsys: Any, space: str, said: str
+) -> None:
+    file = write_study()
+    with file.open("a", encoding="utf-8") as stream:
+        stream.write(f"search: {{{space}}}\n")
+    assert main(["study", "search", str(file), "--output", str(tmp_path / "out")]) == 2
+    assert capsys.readouterr().err == f"multibranch study: {file}: {said}\n"
+
+
+@pytest.mark.parametrize(
+    "change", [("[1, 2]", "[1, 2, 3]"), ("train.warmup: 4", "train.warmup: 5")]
+)
+def test_a_search_does_not_go_on_with_another_space_or_other_settings(
+    write_study: Callable[..., Path], tmp_path: Path, capsys: Any, change: tuple[str, str]
+) -> None:
+    file = write_study()
+    with file.open("a", encoding="utf-8") as stream:
+        stream.write("search: {branches: [1, 2], trials: 9}\n")
+    words = ["study", "search", str(file), "--output", str(tmp_path), "--device", "cpu"]
+    assert main([*words, "--trials", "1"]) == 0
+    file.write_text(file.read_text(encoding="utf-8").replace("trials: 9", "trials: 1"))
+    assert main(words) == 0  # how many trials there may be is no setting of a trial
+    file.write_text(file.read_text(encoding="utf-8").replace(*change))
+    capsys.readouterr()
+    assert main([*words, "--trials", "2"]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert "the search of tiny in this storage began with other settings or data" in line
+
+
+def test_where_encoders_are_pretrained_there_is_nothing_to_search(tmp_path: Path, capsys) -> None:
+    assert main(["study", "search", "glue", "--output", str(tmp_path)]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith("multibranch study: glue has nothing to search")

@@ -8,6 +8,7 @@ combination is one.
 import difflib
 import itertools
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -80,6 +81,29 @@ class Search:
     updates: int | None = None
     first_trials: int = 8
     warm_up: int = 2
+
+    def check(self, where: str) -> None:
+        """Refuse what no proposal could be made of."""
+        kinds = ("branch", "head")
+        limits: dict[str, Callable[[Any], bool]] = {
+            "branches": lambda value: value >= 1,
+            "ffn_branches": lambda value: value >= 1,
+            "drop_branch": lambda value: 0 <= value < 1,
+            "drop_ffn": lambda value: 0 <= value < 1,
+            "drop_kind": lambda value: value in kinds,
+            "layers_together": lambda value: value >= 1,
+            "trials": lambda value: value >= 1,
+            "updates": lambda value: value is None or value >= 1,
+            "first_trials": lambda value: value >= 0,
+            "warm_up": lambda value: value >= 0,
+        }
+        for name, allowed in limits.items():
+            value = getattr(self, name)
+            if value == []:
+                raise UserError(f"{where}.{name} is empty: give at least one value")
+            for one in value if isinstance(value, list) else [value]:
+                if not allowed(one):
+                    raise UserError(f"{where}.{name}: {one} cannot be searched")
 
 
 @dataclass
@@ -254,6 +278,7 @@ class Study:
             kinds = [kind for kind in grid.drop_kind if kind not in ("branch", "head")]
             if kinds:
                 raise UserError(f"{where}.drop_kind: {kinds[0]!r} is neither branch nor head")
+        self.search.check(f"{self.path}: search")
         if not self.experiments(seeds=1):
             raise UserError(f"{self.path}: no cell of its tables is for one of its corpora")
         return self

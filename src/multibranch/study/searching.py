@@ -37,8 +37,7 @@ def search(
 
     space = bench.study.search
     wanted = space.trials if trials is None else trials
-    if wanted < 1:
-        raise UserError("--trials must be at least 1")
+    base = _base(bench, seed)
     optuna_study = optuna.create_study(
         storage=open_storage(url),
         study_name=f"{bench.study.name}-search",
@@ -50,7 +49,7 @@ def search(
             n_startup_trials=max(2, space.first_trials // 2), n_warmup_steps=space.warm_up
         ),
     )
-    base = _base(bench, seed)
+    _check_same(optuna_study, bench)
     while True:
         _forget_dead(optuna_study)
         states = optuna_study.get_trials(deepcopy=False)
@@ -70,6 +69,23 @@ def search(
             raise KeyboardInterrupt
         tell(f"{name}: {'pruned' if value is None else f'loss {value:.4f}'}")
     return _report(bench, optuna_study, base)
+
+
+def _check_same(study: Any, bench: Bench) -> None:
+    """Refuse to go on with a search that began with other settings, another space or other data.
+
+    Its losses are not to be compared with those that would come now.
+    """
+    space = {**dataclasses.asdict(bench.study.search), "trials": None}
+    now = {"space": space, "fingerprint": bench.fingerprint(bench.study.experiments(seeds=1)[0])}
+    before = study.user_attrs.get("began_with")
+    if before is None:
+        study.set_user_attr("began_with", now)
+    elif before != now:
+        raise UserError(
+            f"the search of {bench.study.name} in this storage began with other settings or data: "
+            "put them back, or begin another with another --output or --storage"
+        )
 
 
 def _forget_dead(study: Any) -> None:
@@ -98,6 +114,12 @@ def _sampler(space: Search, seed: int, *, done: int) -> Any:
 def _base(bench: Bench, seed: int) -> Config:
     """The configuration that proposals change: that of the study's first experiment."""
     first = bench.study.experiments(seeds=1)[0]
+    if bench.task(first) == "understanding":
+        raise UserError(
+            f"{bench.study.name} has nothing to search: its encoders are pretrained, and a search "
+            "trains models from scratch"
+        )
+    bench.check([first])
     config = bench.config(first)
     folder = str(bench.open(first).folder)
     updates = bench.study.search.updates or config.train.max_updates
