@@ -1,18 +1,23 @@
 """Trials recorded where only PyTorch is, and docs/results.md from the records."""
 
+import gzip
 import importlib.util
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 from multibranch.cli import main
+from multibranch.study.bench import Bench
+from multibranch.study.plan import load_study
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -91,11 +96,79 @@ def test_trials_of_a_bare_machine_are_scored_and_taken_in(
         assert trial["curve"] or trial["experiment"]["start"] == "pruned"
 
 
+def _recorded(file: Path, place: Path) -> Path:
+    """A folder as benchmarks/study_gpu.py writes it, of the study's first trial."""
+    study = load_study(str(file))
+    bench, experiment = Bench(study=study, output=place), study.experiments()[0]
+    record = {
+        "key": experiment.key,
+        "cell": experiment.cell,
+        "fingerprint": bench.fingerprint(experiment),
+        "experiment": asdict(experiment),
+        "command": bench.command(experiment),
+        "device": "a machine",
+        "curve": [[5, 3.0, 2.0]],
+    }
+    place.mkdir()
+    (place / "trials.jsonl").write_text(json.dumps(record) + "\n", encoding="utf-8")
+    (place / "summary.json").write_text('{"command": "python"}', encoding="utf-8")
+    line = json.dumps({"key": experiment.key, "lines": ["one"] * 20}) + "\n"
+    (place / "hypotheses.jsonl.gz").write_bytes(gzip.compress(line.encode()))
+    return place
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "said"),
+    [
+        ("summary.json", lambda text: text[:-1], "summary.json is no JSON file"),
+        ("trials.jsonl", lambda text: "5\n", "holds no recorded trials: a trial is no object"),
+        ("trials.jsonl", lambda text: text.replace('"key"', '"kez"'), "it has no 'key'"),
+        ("trials.jsonl", lambda text: text.replace('"seed"', '"sead"'), "unexpected keyword"),
+        (
+            "trials.jsonl",
+            lambda text: text.replace("1-16-16", "2-16-16", 1),
+            "not its experiment's",
+        ),
+        (
+            "trials.jsonl",
+            lambda text: re.sub('("fingerprint": )"[^"]*"', r'\1"../../../out"', text),
+            "has the fingerprint '../../../out'",
+        ),
+        ("hypotheses.jsonl.gz", lambda data: data[:-12], "Compressed file ended before"),
+        (
+            "hypotheses.jsonl.gz",
+            lambda data: gzip.compress(gzip.decompress(data).replace(b'"one", ', b"", 3)),
+            "has 17 translations of the test set's 20 sentences",
+        ),
+        (
+            "hypotheses.jsonl.gz",
+            lambda data: gzip.compress(gzip.decompress(data).replace(b'"one"', b"1")),
+            "has translations that are no text",
+        ),
+        ("hypotheses.jsonl.gz", lambda data: gzip.compress(b""), "has 0 translations of"),
+    ],
+    ids=["summary", "no object", "no key", "sead", "key", "folder", "cut", "17", "numbers", "none"],
+)
+def test_a_damaged_folder_of_trials_is_one_line_and_leaves_nothing(
+    write_study: Callable[..., Path], tmp_path: Path, capsys, name: str, change, said: str
+) -> None:
+    pytest.importorskip("optuna")
+    file = write_study()
+    folder = _recorded(file, tmp_path / "recorded")
+    words = ["study", "import", str(file), str(folder), "--output", str(tmp_path / "a" / "b")]
+    path = folder / name
+    if name.endswith(".gz"):
+        path.write_bytes(change(path.read_bytes()))
+    else:
+        path.write_text(change(path.read_text(encoding="utf-8")), encoding="utf-8")
+    assert main(words) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"multibranch study: {folder}") and said in line
+    assert not [path for path in tmp_path.glob("**/*") if path.name in ("test.txt.gz", "out")]
+
+
 def test_no_trial_is_begun_that_would_not_end_in_time(tmp_path: Path) -> None:
     driver = load("study_gpu")
-    from multibranch.study.bench import Bench
-    from multibranch.study.plan import load_study
-
     study = load_study("multi30k-heads")
     bench = Bench(study=study, output=tmp_path)
     experiments = study.experiments(seeds=1)
@@ -113,9 +186,6 @@ def test_no_trial_is_begun_that_would_not_end_in_time(tmp_path: Path) -> None:
 
 def test_a_short_second_stage_is_not_held_to_the_time_of_a_long_first_one(tmp_path: Path) -> None:
     driver = load("study_gpu")
-    from multibranch.study.bench import Bench
-    from multibranch.study.plan import load_study
-
     study = load_study("ted-beyond")
     bench = Bench(study=study, output=tmp_path)
     jobs = {e.key: driver.Job(bench, e, True) for e in study.experiments()}

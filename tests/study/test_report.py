@@ -170,6 +170,30 @@ def test_a_recorded_study_reads_back_with_shorter_curves(results: Results, tmp_p
         read_recorded(path, bench)
 
 
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda content: content.update(study="other"), "records the study other, not multi30k"),
+        (lambda content: content.update(trials=[1]), "is no recorded study: a trial is no object"),
+        (lambda content: content["trials"][0].pop("device"), "it has no 'device'"),
+        (lambda content: content["trials"][0].pop("curve"), "it has no 'curve'"),
+        (lambda content: content["trials"][0].pop("command"), "it has no 'command'"),
+        (lambda content: content["trials"][0].update(curve=[[1, None, None]]), "without numbers"),
+        (lambda content: content["trials"].append(content["trials"][0]), "it has a trial twice"),
+    ],
+)
+def test_a_recorded_study_that_is_damaged_or_another_is_named(
+    results: Results, tmp_path: Path, change: Callable[[dict], None], said: str
+) -> None:
+    path = tmp_path / "study.json"
+    write_recorded(path, results)
+    content = json.loads(path.read_text(encoding="utf-8"))
+    change(content)
+    path.write_text(json.dumps(content), encoding="utf-8")
+    with pytest.raises(UserError, match=said):
+        read_recorded(path, Bench(study=results.study, output=tmp_path))
+
+
 def test_what_was_not_run_is_said(results: Results) -> None:
     everything = {experiment.cell for experiment in results.study.experiments()}
     said = "cells have not been run"

@@ -2,6 +2,9 @@
 
 import gzip
 import json
+import re
+import shlex
+import zlib
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -174,13 +177,43 @@ def _slim(record: dict[str, Any]) -> dict[str, Any]:
 
 def read_recorded(path: str | Path, bench: Bench) -> Results:
     """The results in a recorded file."""
+    content = read_json(Path(path))
     try:
-        content = json.loads(Path(path).read_text(encoding="utf-8"))
-        return Results(bench.study, content["trials"], content["comparisons"])
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{path} is no recorded study: {error}") from None
+        records = [checked_record(record) for record in content["trials"]]
+        if len({record["key"] for record in records}) < len(records):
+            raise ValueError("it has a trial twice")
+        if content["study"] != bench.study.name:
+            raise UserError(f"{path} records the study {content['study']}, not {bench.study.name}")
+        return Results(bench.study, records, content["comparisons"])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{path} is no recorded study: {_said(error)}") from None
+
+
+def _said(error: Exception) -> str:
+    return f"it has no {error}" if isinstance(error, KeyError) else str(error)
+
+
+def checked_record(record: Any) -> dict[str, Any]:
+    """A record that came from elsewhere; what it lacks is a KeyError, what is wrong a ValueError.
+
+    A trial's folder is named by the key and the fingerprint, so that these must be what they seem.
+    """
+    if not isinstance(record, dict):
+        raise ValueError("a trial is no object")
+    experiment = Experiment(**record["experiment"])
+    named = (record["key"], record["cell"]) == (experiment.key, experiment.cell)
+    if not named or not isinstance(experiment.seed, int):
+        raise ValueError(f"the key {record['key']} is not its experiment's, {experiment.key}")
+    if not re.fullmatch("[0-9a-f]{6}", record["fingerprint"]):
+        raise ValueError(f"{experiment.key} has the fingerprint {record['fingerprint']!r}")
+    for name in ("command", "device"):
+        if not isinstance(record[name], str):
+            raise ValueError(f"{experiment.key} has the {name} {record[name]!r}")
+    shlex.split(record["command"])
+    for update, loss, plain in record["curve"]:
+        if not all(isinstance(value, int | float) for value in (update, loss, plain)):
+            raise ValueError(f"{experiment.key} has a learning curve without numbers")
+    return record
 
 
 # -- Trials that were run elsewhere -------------------------------------------------------------
@@ -191,7 +224,7 @@ def import_trials(bench: Bench, folder: str | Path, *, url: str, tell: Tell) -> 
     place = Path(folder)
     found, texts = read_trials(place)
     summary = place / "summary.json"
-    driver = json.loads(summary.read_text("utf-8"))["command"] if summary.is_file() else None
+    driver = read_json(summary).get("command") if summary.is_file() else None
     names = {corpus.name for corpus in bench.study.corpora}
     cells = {experiment.cell for experiment in bench.study.experiments(seeds=1)}
     queue = Queue(open_storage(url), bench.study.name, [])
@@ -201,9 +234,15 @@ def import_trials(bench: Bench, folder: str | Path, *, url: str, tell: Tell) -> 
         if record["experiment"]["corpus"] not in names or experiment.cell not in cells:
             continue
         target = bench.output / "trials" / f"{record['key']}-{record['fingerprint']}"
-        if record["key"] in texts:
-            write_lines(target / HYPOTHESES, texts[record["key"]])
-        data = None if record.get("task") == "understanding" else bench.open(experiment)
+        data = None
+        if record.get("task") != "understanding":
+            data, lines = bench.open(experiment), texts.get(record["key"], [])
+            if len(lines) != len(data.split("test")):
+                raise UserError(
+                    f"{folder} is damaged: {record['key']} has {counted(len(lines), 'translation')}"
+                    f" of the test set's {counted(len(data.split('test')), 'sentence')}"
+                )
+            write_lines(target / HYPOTHESES, lines)
         record = scored({**record, "study": bench.study.name}, target, data)
         record |= {"command": bench.command(experiment), "driver": driver}
         target.mkdir(parents=True, exist_ok=True)
@@ -222,15 +261,17 @@ def read_trials(place: Path) -> tuple[list[dict[str, Any]], dict[str, list[str]]
     """The records of trials.jsonl and the translations of hypotheses.jsonl.gz."""
     try:
         lines = (place / "trials.jsonl").read_text(encoding="utf-8").splitlines()
-        records = [json.loads(line) for line in lines]
+        records = [checked_record(json.loads(line)) for line in lines]
         texts = {}
         with gzip.open(place / "hypotheses.jsonl.gz", "rt", encoding="utf-8") as file:
             for line in file:
                 one = json.loads(line)
+                if not all(isinstance(words, str) for words in one["lines"]):
+                    raise ValueError(f"{one['key']} has translations that are no text")
                 texts[one["key"]] = one["lines"]
     except OSError as error:
         said = f"{error.filename}: {error.strerror}" if error.strerror else str(error)
         raise UserError(f"{place} holds no recorded trials: {said}") from None
-    except (ValueError, KeyError) as error:
-        raise UserError(f"{place} holds no recorded trials: {error}") from None
+    except (ValueError, KeyError, TypeError, EOFError, zlib.error) as error:
+        raise UserError(f"{place} holds no recorded trials: {_said(error)}") from None
     return records, texts
