@@ -167,6 +167,19 @@ def test_a_damaged_folder_of_trials_is_one_line_and_leaves_nothing(
     assert not [path for path in tmp_path.glob("**/*") if path.name in ("test.txt.gz", "out")]
 
 
+def test_what_was_imported_is_json_for_programs(
+    write_study: Callable[..., Path], tmp_path: Path, capsys
+) -> None:
+    pytest.importorskip("optuna")
+    file = write_study()
+    folder = _recorded(file, tmp_path / "recorded")
+    words = ["study", "import", str(file), str(folder), "--output", str(tmp_path / "out"), "--json"]
+    for taken in (1, 0):
+        assert main(words) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert found == {"study": "tiny", "taken": taken, "known": 1 - taken}
+
+
 def test_no_trial_is_begun_that_would_not_end_in_time(tmp_path: Path) -> None:
     driver = load("study_gpu")
     study = load_study("multi30k-heads")

@@ -105,6 +105,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     take = _verb(verbs, "import", "score recorded trials and put them in the storage", _IMPORT)
     _add_place(take)
     take.add_argument("folder", metavar="FOLDER", help="what benchmarks/study_gpu.py wrote")
+    take.add_argument("--json", action="store_true", help="print how many were taken as JSON")
     search = _verb(verbs, "search", "search beyond the grid: branches and ρ by layer", _SEARCH)
     _add_place(search)
     search.add_argument("--trials", type=int, help="trials in all (default: the study's)")
@@ -311,10 +312,16 @@ def _report(args: argparse.Namespace) -> None:
 
 
 def _import(args: argparse.Namespace) -> None:
+    from multibranch.cli.output import print_result
     from multibranch.errors import counted
     from multibranch.study.reporting import import_trials
 
-    taken, known = import_trials(_bench(args), args.folder, url=_url(args), tell=_tell)
+    bench = _bench(args)
+    taken, known = import_trials(bench, args.folder, url=_url(args), tell=_tell)
+    if args.json:
+        row = {"study": bench.study.name, "taken": taken, "known": known}
+        print_result([row], as_json=True)
+        return
     print(f"{counted(taken, 'trial')} taken, {known} known already")
 
 
