@@ -194,6 +194,41 @@ def test_a_recorded_study_that_is_damaged_or_another_is_named(
         read_recorded(path, Bench(study=results.study, output=tmp_path))
 
 
+def _all_of(name: str, scores: dict[str, float]) -> Results:
+    """A study with every trial done, all with these scores."""
+    study = load_study(name)
+    content = {name: {"value": value, "signature": name} for name, value in scores.items()}
+    records = [{**made_record(study, e, 1.0), "scores": content} for e in study.experiments()]
+    return Results(study, records)
+
+
+def test_a_column_of_another_score_or_test_set_has_no_number_that_is_not_its_own() -> None:
+    scores = {"sentence_bleu": 20.0, "pov": 80.0, "bleu": 30.0, "multi_bleu": 31.0}
+    code = _all_of("code", scores)
+    [sheet] = sheets(code.study, code)
+    means = [[c and c.mean for c in line.ours] for line in sheet.blocks[0].lines]
+    assert means == [[None] * 4, *[[20.0, 80.0, 20.0, 80.0]] * 5]
+    # Its test set is newstest2019, of the paper's three.
+    news = _all_of("wmt19-en-de", scores)
+    [sheet] = sheets(news.study, news)
+    for line in sheet.blocks[0].lines:
+        assert [c and c.mean for c in line.ours] == [None, None, None, 30.0]
+    without = Results(code.study, [{**r, "scores": {"sentence_bleu": r["scores"]["sentence_bleu"]}}
+                                   for r in code.records])  # fmt: skip
+    assert [c is None for c in sheets(code.study, without)[0].blocks[0].lines[1].ours] == [
+        False, True, False, True,
+    ]  # fmt: skip
+
+
+def test_corpora_for_different_tasks_share_the_papers_table() -> None:
+    results = _all_of("iwslt-es-fr", {"bleu": 30.0})
+    [sheet] = sheets(results.study, results)
+    assert sheet.corpus.split(", ") == [corpus.name for corpus in results.study.corpora]
+    for line in sheet.blocks[0].lines:
+        assert all(cell is not None for cell in line.ours)
+    assert page(results).count("<h2>Table 3 of the paper, on iwslt14-es-en, iwslt14-en-es, ") == 1
+
+
 def test_what_was_not_run_is_said(results: Results) -> None:
     everything = {experiment.cell for experiment in results.study.experiments()}
     said = "cells have not been run"

@@ -4,9 +4,19 @@ import shlex
 from dataclasses import dataclass
 from typing import Any
 
+from multibranch.study.experiment import Experiment
 from multibranch.study.paper import Cell, Part, Row
 from multibranch.study.plan import Corpus, Grid, Study, table
 from multibranch.study.results import CellResult, Results
+
+# What the paper's scores are called in our records.
+METRICS = {
+    "multi-bleu": "multi_bleu",
+    "sacrebleu": "bleu",
+    "sentence-bleu": "sentence_bleu",
+    "pov": "pov",
+    "accuracy": "accuracy",
+}
 
 
 @dataclass(frozen=True)
@@ -30,7 +40,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Sheet:
-    """One table of the paper on one corpus."""
+    """One table of the paper, on a corpus or on several for its different tasks."""
 
     number: int
     caption: str
@@ -46,36 +56,80 @@ class Sheet:
 
 
 def sheets(study: Study, results: Results) -> list[Sheet]:
-    """Every table that the study mirrors, on every corpus that has a number."""
+    """Every table that the study mirrors, with the corpora that have a number.
+
+    Corpora that stand for different tasks share a table, as in the paper; those that stand for the
+    same one have a table each.
+    """
+    run = {cell.experiment.corpus for cell in results.cells.values()}
+    corpora = [corpus for corpus in study.corpora if corpus.name in run]
     made = []
     for grid in study.grids:
         if grid.paper is None:
             continue
-        for corpus in study.corpora:
-            sheet = _sheet(study, results, grid, corpus)
+        for together in _together(corpora, {cell.task for cell in table(grid.paper).cells}):
+            sheet = _sheet(study, results, grid, together)
             if sheet.found:
                 made.append(sheet)
     return made
 
 
-def _sheet(study: Study, results: Results, grid: Grid, corpus: Corpus) -> Sheet:
+def _together(corpora: list[Corpus], tasks: set[str]) -> list[list[Corpus]]:
+    """The corpora for these tasks in groups, none of which has a task twice."""
+    groups: list[tuple[list[Corpus], set[str]]] = []
+    for corpus in corpora:
+        own = tasks & set(corpus.stands_for or [corpus.name])
+        group = next((each for each in groups if not own & each[1]), None)
+        if own and group is None:
+            groups.append(([corpus], own))
+        elif own and group is not None:
+            group[0].append(corpus)
+            group[1].update(own)
+    return [group for group, _ in groups]
+
+
+def _sheet(study: Study, results: Results, grid: Grid, corpora: list[Corpus]) -> Sheet:
     assert grid.paper is not None
     source = table(grid.paper)
     blocks = []
     for part in source.parts:
-        lines = [_line(study, results, grid, corpus, row) for row in part.rows]
+        lines = [_line(study, results, grid, corpora, row) for row in part.rows]
         if any(any(line.ours) for line in lines):
             blocks.append(Block(part.heading, part.columns, tuple(lines)))
     rates = all(_is_rate(part) for part in source.parts)
-    return Sheet(source.number, source.caption, corpus.name, tuple(blocks), rates)
+    names = ", ".join(corpus.name for corpus in corpora)
+    return Sheet(source.number, source.caption, names, tuple(blocks), rates)
 
 
-def _line(study: Study, results: Results, grid: Grid, corpus: Corpus, row: Row) -> Line:
-    made = [study.experiment_of(cell, grid, corpus, 1) for cell in row.cells]
-    ours = tuple(None if one is None else results.find(one) for one in made)
-    known = next((one for one in made if one is not None), None)
-    label = "" if known is None else f"{known.branches}/{known.width}/{known.hidden}"
-    return Line(row.label, label, ours, row.cells)
+def _line(study: Study, results: Results, grid: Grid, corpora: list[Corpus], row: Row) -> Line:
+    found: list[CellResult | None] = [None] * len(row.cells)
+    label = ""
+    for corpus in corpora:
+        made = [study.experiment_of(cell, grid, corpus, 1) for cell in row.cells]
+        for place, one in enumerate(made):
+            if one is None:
+                continue
+            label = label or f"{one.branches}/{one.width}/{one.hidden}"
+            columns = [cell for cell, other in zip(row.cells, made) if other == one]
+            found[place] = _score_in(results, one, row.cells[place], columns, corpus)
+    return Line(row.label, label, tuple(found), row.cells)
+
+
+def _score_in(
+    results: Results, one: Experiment, cell: Cell, columns: list[Cell], corpus: Corpus
+) -> CellResult | None:
+    """Our number for a cell of the paper's.
+
+    columns: all cells in the row for this one model. Where there are several, each has its own
+    score, and a test set that is not the corpus's has none.
+    """
+    if len(columns) == 1:
+        return results.find(one)
+    same = [each for each in columns if each.metric == cell.metric]
+    same = [each for each in same if corpus.test in (None, each.test)]
+    if not same or same[0] is not cell:
+        return None
+    return results.by(METRICS[cell.metric]).find(one)
 
 
 def _is_rate(part: Part) -> bool:

@@ -1,6 +1,7 @@
 """A study's results as one self-contained page, for light and dark screens."""
 
 import html
+from collections.abc import Sequence
 from importlib import resources
 
 from multibranch.study.layout import Block, Line, Sheet, command_of, ordered, sheets
@@ -69,8 +70,11 @@ def _block(block: Block, sheet: Sheet) -> str:
     count = len(block.columns)
     heads = "".join(f"<th>{sign}{_e(column)}</th>" for column in block.columns)
     paper_heads = heads.replace("<th>", '<th class="paper">', 1)
-    found = [cell for line in block.lines for cell in line.ours if cell is not None]
-    best = max(found, key=lambda cell: cell.mean) if found else None
+    best = _best([cell for line in block.lines for cell in line.ours])
+    if not sheet.rates:  # columns are tasks or scores, each with a best of its own
+        best = [
+            one for column in zip(*(line.ours for line in block.lines)) for one in _best(column)
+        ]
     rows = "".join(_line(line, best) for line in block.lines)
     title = f"<caption>{_e(block.heading)}</caption>" if block.heading else ""
     return (
@@ -81,7 +85,12 @@ def _block(block: Block, sheet: Sheet) -> str:
     )
 
 
-def _line(line: Line, best: CellResult | None) -> str:
+def _best(cells: Sequence[CellResult | None]) -> list[CellResult]:
+    found = [cell for cell in cells if cell is not None]
+    return [max(found, key=lambda cell: cell.mean)] if found else []
+
+
+def _line(line: Line, best: list[CellResult]) -> str:
     ours = "".join(_ours(cell, best) for cell in line.ours)
     paper = "".join(
         f'<td class="{"paper" if place == 0 else ""}{" best" if cell.bold else ""}">'
@@ -92,7 +101,7 @@ def _line(line: Line, best: CellResult | None) -> str:
     return f'<tr>{label}<td class="left soft">{_e(line.ours_label)}</td>{ours}{paper}</tr>'
 
 
-def _ours(cell: CellResult | None, best: CellResult | None) -> str:
+def _ours(cell: CellResult | None, best: list[CellResult]) -> str:
     if cell is None:
         return '<td class="soft">–</td>'
     found, under = cell.fairest, ""
@@ -100,7 +109,7 @@ def _ours(cell: CellResult | None, best: CellResult | None) -> str:
         kind = "up" if found.mark == "▲" else "down" if found.mark == "▼" else "soft"
         under = f'<div class="{kind}">{signed(found.mean)}{found.mark}</div>'
     spread = "" if cell.deviation is None else f'<span class="soft"> ±{cell.deviation:.2f}</span>'
-    mark = " best" if cell is best else ""
+    mark = " best" if any(cell is one for one in best) else ""
     return (
         f'<td class="number{mark}" title="{_e(cell.cell)}, seeds {cell.seeds}">'
         f"{cell.mean:.2f}{spread}{under}</td>"

@@ -30,6 +30,7 @@ class Corpus:
     name: how keys, --only and --data call it.
     folder: the prepared folder; null is the built-in corpus.
     stands_for: tasks of the paper whose cells are run on it; where not given, the one of its name.
+    test: which of the paper's test sets is its own, where a table has several.
     config: the configuration that experiments on it start from, where it is not the study's.
     settings: further keys, as section.key.
     """
@@ -37,6 +38,7 @@ class Corpus:
     name: str
     folder: str | None = None
     stands_for: list[str] | None = None
+    test: str | None = None
     config: str | None = None
     settings: dict = field(default_factory=dict)
 

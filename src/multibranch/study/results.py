@@ -7,7 +7,7 @@ comparison where there is a second stage.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from multibranch.errors import UserError
@@ -95,6 +95,7 @@ class Results:
     ) -> None:
         self.study = study
         self.comparisons = comparisons or {}
+        self._by: dict[str, Results] = {}
         known = {name for record in records for name in record.get("scores") or {}}
         if known and study.metric not in known:
             raise UserError(
@@ -149,6 +150,15 @@ class Results:
 
     def score(self, record: dict[str, Any]) -> float:
         return float(record["scores"][self.study.metric]["value"])
+
+    def by(self, metric: str) -> "Results":
+        """The same trials by another score, of which no difference was tested."""
+        if metric == self.study.metric:
+            return self
+        if metric not in self._by:
+            records = [record for record in self.records if metric in record["scores"]]
+            self._by[metric] = Results(replace(self.study, metric=metric), records)
+        return self._by[metric]
 
     @property
     def signature(self) -> str:
