@@ -6,20 +6,22 @@ import shutil
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from multibranch.cli import main
 from multibranch.errors import UserError
 from multibranch.metrics.score import mean_and_deviation
+from multibranch.study import plots
 from multibranch.study.bench import Bench
 from multibranch.study.experiment import Experiment
 from multibranch.study.layout import command_of, sheets
 from multibranch.study.markdown import markdown
 from multibranch.study.page import page
 from multibranch.study.paper import tables
-from multibranch.study.plan import Study, load_study
-from multibranch.study.plots import line_look, perplexity_range, score_range
+from multibranch.study.plan import Grid, Study, load_study
+from multibranch.study.plots import figures, line_look, perplexity_range, score_range
 from multibranch.study.reporting import from_storage, read_recorded, write_recorded
 from multibranch.study.results import CellResult, Results, references, signed
 from multibranch.study.storage import Queue, open_storage
@@ -267,6 +269,60 @@ def test_figures_leave_few_models_outside(results: Results) -> None:
     assert low < 36 and high > 72
     looks = [tuple(line_look(number).items()) for number in range(16)]
     assert len(set(looks)) == 16
+
+
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> Callable[[Results], dict[str, list]]:
+    """The axes of every figure, by its title."""
+    matplotlib = pytest.importorskip("matplotlib")
+    matplotlib.use("Agg")
+    from matplotlib.figure import Figure
+
+    made: list[list] = []
+
+    def keep(draw: Callable, *, x: str, y: str, panels: int = 1) -> str:
+        axes = list(Figure().subplots(1, panels, squeeze=False).flat)
+        draw(axes if panels > 1 else axes[0])
+        made.append(axes)
+        return "<svg/>"
+
+    def draw(results: Results) -> dict[str, list]:
+        made.clear()
+        titles = [title for title, _, _ in figures(results)]
+        return dict(zip(titles, made, strict=True))
+
+    monkeypatch.setattr(plots, "_figure", keep)
+    return draw
+
+
+def _lines(axis: Any) -> dict[str, Any]:
+    handles, labels = axis.get_legend_handles_labels()
+    return {name: getattr(one, "lines", [one])[0] for name, one in zip(labels, handles)}
+
+
+def test_every_line_of_a_figure_can_be_told_from_the_others(drawn: Callable) -> None:
+    mats = Grid(starts=["proximal"], branches=[3], shapes=["64/128"], drop_branch=[0.0, 0.2])
+    mats.keep = [1, 2]
+    both = {"starts": ["scratch", "proximal"], "r_drop": [0.0, 5.0]}
+    grids = [
+        replace(mats, branches=[1, 3], shapes=["64/128", "32/64"], **both),
+        replace(mats, encoder_layers=2, decoder_layers=2),
+        replace(mats, heads=[2], ffn_branches=[2]),
+    ]
+    study = replace(load_study("builtin"), grids=grids, seeds=1)
+    records = [made_record(study, e, score_of(e)) for e in study.experiments()]
+    found = drawn(Results(study, records))
+    assert len(found) == 4
+    for title, axes in found.items():
+        looks: dict[str, set] = {}
+        for axis in axes:
+            lines = _lines(axis)
+            for label, line in lines.items():
+                looks.setdefault(label, set()).add((line.get_color(), line.get_linestyle()))
+                along = list(line.get_xdata())
+                assert label == "continued" or along == sorted(set(along)), (title, label)
+        assert all(len(each) == 1 for each in looks.values()), title  # the same in all panels
+        assert len(set.union(*looks.values())) == len(looks), title
 
 
 def test_pruned_models_are_named_by_what_they_were_pruned_from() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from multibranch.errors import needed
+from multibranch.study.experiment import Experiment
 from multibranch.study.results import CellResult, Results
 
 # Stand-ins that become the page's colours in the SVG text.
@@ -107,24 +108,30 @@ def _families(cells: Sequence[CellResult]) -> dict[tuple, list[CellResult]]:
         one = cell.experiment
         if one.start in ("scratch", "proximal"):
             kind = (one.start, one.width, one.hidden * one.ffn_branches, one.drop_kind, one.heads)
-            found.setdefault((*kind, one.r_drop, one.branches, one.ffn_branches), []).append(cell)
+            depth = f"{one.encoder_layers}+{one.decoder_layers}"
+            rest = (one.r_drop, one.branches, one.ffn_branches)
+            found.setdefault((*kind, depth, *rest), []).append(cell)
     for family in found.values():
         family.sort(key=lambda cell: cell.experiment.drop_branch)
     return found
 
 
 def _panels(cells: Sequence[CellResult]) -> dict[str, dict[str, list[CellResult]]]:
-    """{panel: {line: cells}}: one panel a start and shape, one line a number of branches."""
+    """{panel: {line: cells}}: one panel a start, shape and depth, one line a number of branches."""
     panels: dict[str, dict[str, list[CellResult]]] = {}
     families = _families(cells)
     shapes = {(key[1], key[2]) for key in families}
-    for (start, width, hidden, kind, heads, r_drop, branches, ffn), family in families.items():
+    depths = {key[5] for key in families}
+    for (start, width, hidden, kind, heads, depth, *rest), family in families.items():
+        r_drop, branches, ffn = rest
         rates = {cell.experiment.drop_branch for cell in family}
         if len(rates) < 2:
             continue
         name = {"scratch": "from scratch", "proximal": "proximal initialisation"}[start]
         if len(shapes) > 1:
             name += f", d={width}, d_h={hidden}"
+        if len(depths) > 1:
+            name += f", {depth} layers"
         line = f"$N_a={branches}$"
         if any(key[-1] != 1 for key in families):
             line += f", $N_f={ffn}$"
@@ -143,7 +150,7 @@ def _score_by_rate(cells: Sequence[CellResult], results: Results) -> str | None:
     if not panels:
         return None
     low, best = score_range([c for lines in panels.values() for f in lines.values() for c in f])
-    one_each = _one_line_each(panels)
+    looks = _looks(panels)
 
     def draw(axes: Any) -> None:
         for axis, (name, lines) in zip([axes] if len(panels) == 1 else axes, panels.items()):
@@ -157,7 +164,7 @@ def _score_by_rate(cells: Sequence[CellResult], results: Results) -> str | None:
                     linewidth=1.6,
                     capsize=2,
                     label=label,
-                    color=_colour(family[0]) if one_each else None,
+                    **looks[label],
                 )
             control = next((results.find(f[0].experiment.continued) for f in lines.values()), None)
             if control is not None:
@@ -198,7 +205,7 @@ def _similarity(cells: Sequence[CellResult], results: Results) -> str | None:
     if not panels:
         return None
 
-    one_each = _one_line_each(panels)
+    looks = _looks(panels)
 
     def draw(axes: Any) -> None:
         for axis, (name, lines) in zip([axes] if len(panels) == 1 else axes, panels.items()):
@@ -210,7 +217,7 @@ def _similarity(cells: Sequence[CellResult], results: Results) -> str | None:
                     marker="o",
                     markersize=4,
                     label=label,
-                    color=_colour(family[0]) if one_each else None,
+                    **looks[label],
                 )
                 axis.set_xticks(sorted(rates))
             axis.set_title(name, fontsize=10)
@@ -232,6 +239,7 @@ def _curves(cells: Sequence[CellResult], results: Results) -> str | None:
             chosen[kind] = cell
     if not chosen:
         return None
+    colours = _curve_colours(list(chosen.values()))
 
     def draw(axis: Any) -> None:
         import math
@@ -250,13 +258,22 @@ def _curves(cells: Sequence[CellResult], results: Results) -> str | None:
                 values,
                 linewidth=1.5,
                 label=_short(cell),
-                color=_colour(cell),
+                color=colours[cell.cell],
                 linestyle=STYLES[cell.experiment.start],
             )
             ends.append(min(values))
         axis.set_ylim(*perplexity_range(ends))
 
     return _figure(draw, x="updates of its own stage", y="validation perplexity")
+
+
+def _curve_colours(cells: Sequence[CellResult]) -> dict[str, str]:
+    """One colour for each N_a, or, where R-Drop is tried, for each N_a with and without it."""
+    kinds = sorted({(cell.experiment.branches, cell.experiment.r_drop) for cell in cells})
+    if not any(r_drop for _, r_drop in kinds):
+        return {cell.cell: _colour(cell) for cell in cells}
+    places = {kind: place % len(PALETTE) for place, kind in enumerate(kinds)}
+    return {c.cell: PALETTE[places[c.experiment.branches, c.experiment.r_drop]] for c in cells}
 
 
 def perplexity_range(ends: Sequence[float]) -> tuple[float, float]:
@@ -266,14 +283,17 @@ def perplexity_range(ends: Sequence[float]) -> tuple[float, float]:
 
 def _pruned(cells: Sequence[CellResult], results: Results) -> str | None:
     lines: dict[str, list[tuple[int, float, float]]] = {}
+    cells = [cell for cell in cells if cell.experiment.start == "pruned"]
+    more = _more([cell.experiment for cell in cells])
     for cell in cells:
         one = cell.experiment
-        if one.start == "pruned" and one.keep is not None:
+        if one.keep is not None:
             parent = None if one.parent is None else results.find(one.parent)
             name = f"$N_a={one.branches}$, ρ={one.drop_branch:g}, " + (
                 "proximal" if one.before == "proximal" else "from scratch"
             )
             name += f", R-Drop {one.r_drop:g}" if one.r_drop else ""
+            name += more(one)
             points = lines.setdefault(name, [])
             points.append((one.keep, cell.mean, cell.deviation or 0))
             if parent is not None:
@@ -292,6 +312,19 @@ def _pruned(cells: Sequence[CellResult], results: Results) -> str | None:
     return _figure(draw, x="branches kept", y=_metric(results))
 
 
+def _more(experiments: Sequence[Experiment]) -> Callable[[Experiment], str]:
+    """What else tells an experiment from these others, where they do not share it."""
+    parts: list[Callable[[Experiment], str]] = [
+        lambda one: f", {one.width}/{one.hidden}",
+        lambda one: f", $N_f={one.ffn_branches}$",
+        lambda one: f", $M={one.heads}$",
+        lambda one: f", {one.encoder_layers}+{one.decoder_layers} layers",
+        lambda one: ", heads dropped" if one.drop_kind == "head" else "",
+    ]
+    differ = [part for part in parts if len({part(one) for one in experiments}) > 1]
+    return lambda one: "".join(part(one) for part in differ)
+
+
 def line_look(number: int) -> dict[str, str]:
     """Colour and stroke of one line of many: when the colours have run out, another stroke."""
     strokes = ("-", "--", ":")
@@ -304,12 +337,18 @@ def _colour(cell: CellResult) -> str:
     return PALETTE[(cell.experiment.branches - 1) % len(PALETTE)]
 
 
-def _one_line_each(panels: dict[str, dict[str, list[CellResult]]]) -> bool:
-    """Whether no panel has two lines of the same N_a, so that it can give them their colours."""
-    return all(
+def _looks(panels: dict[str, dict[str, list[CellResult]]]) -> dict[str, dict[str, str]]:
+    """Colour and stroke of every line by its label, the same in all panels.
+
+    Where no panel has two lines of the same N_a, each has the colour of its N_a.
+    """
+    families = {label: family[0] for lines in panels.values() for label, family in lines.items()}
+    if all(
         len({family[0].experiment.branches for family in lines.values()}) == len(lines)
         for lines in panels.values()
-    )
+    ):
+        return {label: {"color": _colour(cell)} for label, cell in families.items()}
+    return {label: line_look(number) for number, label in enumerate(sorted(families))}
 
 
 def _short(cell: CellResult) -> str:
