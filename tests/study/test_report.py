@@ -1,6 +1,7 @@
 """Reports from records: the numbers, the layout, the files; the page in a real browser."""
 
 import json
+import math
 import shlex
 import shutil
 from collections.abc import Callable
@@ -21,7 +22,13 @@ from multibranch.study.markdown import markdown
 from multibranch.study.page import page
 from multibranch.study.paper import tables
 from multibranch.study.plan import Grid, Study, load_study
-from multibranch.study.plots import figures, line_look, perplexity_range, score_range
+from multibranch.study.plots import (
+    figures,
+    line_look,
+    mean_curve,
+    perplexity_range,
+    score_range,
+)
 from multibranch.study.reporting import from_storage, read_recorded, write_recorded
 from multibranch.study.results import CellResult, Results, references, signed
 from multibranch.study.storage import Queue, open_storage
@@ -323,6 +330,27 @@ def test_every_line_of_a_figure_can_be_told_from_the_others(drawn: Callable) -> 
                 assert label == "continued" or along == sorted(set(along)), (title, label)
         assert all(len(each) == 1 for each in looks.values()), title  # the same in all panels
         assert len(set.union(*looks.values())) == len(looks), title
+
+
+def test_a_learning_curve_is_the_mean_at_the_same_updates(
+    drawn: Callable, results: Results
+) -> None:
+    # Of a longer run every other point is written down: the third point of each is another update.
+    long = [[10 * n, 3.0, 1.0 + n / 100] for n in range(2, 52, 2)]
+    short = [[10 * n, 3.0, 1.0 + n / 100] for n in range(1, 36)]
+    for curves in ([long, short], [short, long]):
+        updates, values = mean_curve(curves)
+        assert updates[0] == 20 and updates[-1] in (340, 350)
+        assert values == pytest.approx([math.exp(1 + update / 1000) for update in updates])
+    broken = [[10, 3.0, 2.0], [20, 9.0, math.nan], [30, 9.0, math.inf], [40, 9.0, 5e5]]
+    assert mean_curve([broken]) == ([], [])
+    assert mean_curve([broken, short])[0] == [point[0] for point in short]
+    # One model that fell apart does not keep the others from being drawn.
+    some = [r for r in results.records if r["experiment"]["corpus"] == "de-en"]
+    fell = {**some[0], "curve": [*some[0]["curve"][:-1], [1000, 3.0, math.nan]]}
+    assert "Learning curves (de-en)" in drawn(Results(results.study, [fell, *some[1:]]))
+    lost = {**some[0], "curve": broken}
+    assert "Learning curves (de-en)" in drawn(Results(results.study, [lost, *some[1:]]))
 
 
 def test_pruned_models_are_named_by_what_they_were_pruned_from() -> None:

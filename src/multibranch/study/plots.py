@@ -5,6 +5,8 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from multibranch.errors import needed
 from multibranch.study.experiment import Experiment
 from multibranch.study.results import CellResult, Results
@@ -12,6 +14,7 @@ from multibranch.study.results import CellResult, Results
 # Stand-ins that become the page's colours in the SVG text.
 INK, LINE = "#010203", "#040506"
 STYLES = {"scratch": ":", "pretrained": ":", "continued": "--", "proximal": "-"}
+LARGEST = 100.0  # a loss that is still drawn
 PALETTE = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bbbbbb")
 
 
@@ -230,7 +233,7 @@ def _curves(cells: Sequence[CellResult], results: Results) -> str | None:
     chosen: dict[tuple, CellResult] = {}
     for cell in cells:
         one = cell.experiment
-        if one.start == "pruned" or not any(len(r["curve"]) > 1 for r in cell.records):
+        if one.start == "pruned" or len(mean_curve([r["curve"] for r in cell.records])[0]) < 2:
             continue
         if one.branches == 1 and one.drop_branch:  # the baseline is what others are held against
             continue
@@ -242,17 +245,9 @@ def _curves(cells: Sequence[CellResult], results: Results) -> str | None:
     colours = _curve_colours(list(chosen.values()))
 
     def draw(axis: Any) -> None:
-        import math
-
         ends = []
         for cell in chosen.values():
-            curves = [r["curve"] for r in cell.records if len(r["curve"]) > 1]
-            length = min(map(len, curves))
-            updates = [point[0] for point in curves[0][:length]]
-            values = [
-                math.exp(sum(curve[place][2] for curve in curves) / len(curves))
-                for place in range(length)
-            ]
+            updates, values = mean_curve([record["curve"] for record in cell.records])
             axis.plot(
                 updates,
                 values,
@@ -265,6 +260,24 @@ def _curves(cells: Sequence[CellResult], results: Results) -> str | None:
         axis.set_ylim(*perplexity_range(ends))
 
     return _figure(draw, x="updates of its own stage", y="validation perplexity")
+
+
+def mean_curve(curves: Sequence[Sequence[Sequence[float]]]) -> tuple[list[float], list[float]]:
+    """Updates, and the perplexity at each: the mean over seeds of the loss there.
+
+    Seeds that stopped after another number of updates have other points, between which a line is
+    drawn. A point that is no number, as of a training that fell apart, is left out.
+    """
+    known = [[(one[0], one[2]) for one in curve if abs(one[2]) < LARGEST] for curve in curves]
+    known = [points for points in known if len(points) > 1]
+    if not known:
+        return [], []
+    first, last = max(points[0][0] for points in known), min(points[-1][0] for points in known)
+    updates = [update for update, _ in known[0] if first <= update <= last]
+    losses = [
+        np.interp(updates, [u for u, _ in each], [loss for _, loss in each]) for each in known
+    ]
+    return updates, [float(value) for value in np.exp(np.mean(losses, axis=0))]
 
 
 def _curve_colours(cells: Sequence[CellResult]) -> dict[str, str]:
