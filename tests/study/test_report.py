@@ -332,6 +332,15 @@ def test_every_line_of_a_figure_can_be_told_from_the_others(drawn: Callable) -> 
         assert len(set.union(*looks.values())) == len(looks), title
 
 
+def test_the_line_of_the_baseline_continued_is_inside_the_figure(drawn: Callable) -> None:
+    study = load_study("builtin")
+    scores = {"continued": 29.0, "proximal": 30.5, "scratch": 30.2, "pruned": 30.0}
+    records = [made_record(study, e, scores[e.start]) for e in study.experiments()]
+    for axis in drawn(Results(study, records))["Score against ρ"]:
+        low, high = axis.get_ylim()
+        assert low < _lines(axis)["continued"].get_ydata()[0] == 29.0 < high
+
+
 def test_a_learning_curve_is_the_mean_at_the_same_updates(
     drawn: Callable, results: Results
 ) -> None:

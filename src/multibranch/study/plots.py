@@ -152,7 +152,12 @@ def _score_by_rate(cells: Sequence[CellResult], results: Results) -> str | None:
     panels = _panels(cells)
     if not panels:
         return None
-    low, best = score_range([c for lines in panels.values() for f in lines.values() for c in f])
+    controls = {
+        name: next((results.find(f[0].experiment.continued) for f in lines.values()), None)
+        for name, lines in panels.items()
+    }
+    drawn = [cell for lines in panels.values() for family in lines.values() for cell in family]
+    low, best = score_range([*drawn, *(cell for cell in controls.values() if cell is not None)])
     looks = _looks(panels)
 
     def draw(axes: Any) -> None:
@@ -169,7 +174,7 @@ def _score_by_rate(cells: Sequence[CellResult], results: Results) -> str | None:
                     label=label,
                     **looks[label],
                 )
-            control = next((results.find(f[0].experiment.continued) for f in lines.values()), None)
+            control = controls[name]
             if control is not None:
                 axis.axhline(
                     control.mean, linestyle="--", linewidth=1.2, color=INK, label="continued"
