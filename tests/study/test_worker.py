@@ -183,6 +183,44 @@ def test_ctrl_c_gives_the_trial_back(
     assert [trial.state.name for trial in trials] == ["FAIL", "WAITING"]
 
 
+def test_workers_that_were_killed_are_no_success(
+    write_study: Callable[..., Path], study_command: Start, tmp_path: Path
+) -> None:
+    file, out = write_study(updates=100000, every=1000), tmp_path / "out"
+    words = ("run", file, "--device", "cpu", "--workers", "2", "--output", out, "--json")
+    process = study_command(*words)
+    deadline = time.monotonic() + 60
+    while not list(out.glob("trials/*/metrics.jsonl")):
+        assert time.monotonic() < deadline and process.poll() is None
+        time.sleep(0.05)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    for child in children:
+        if "spawn_main" in Path(f"/proc/{child}/cmdline").read_text():
+            os.kill(int(child), signal.SIGKILL)
+    output, said = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "2 of 2 workers ended early\n" in said
+    assert "6 experiments left to run: the same command goes on\n" in said
+    assert json.loads(output)["done"] == 0
+
+
+def test_a_failure_of_what_was_not_asked_for_is_none_of_this_command(
+    write_study: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    file, out = write_study(), tmp_path / "out"
+    experiments = load_study(str(file)).experiments()
+    queue = Queue(open_storage(f"sqlite:///{out}/study.db"), "tiny", experiments)
+    queue.fill()
+    other = next(e for e in experiments if e.start == "proximal")
+    trial = queue.take(other)
+    assert trial is not None
+    queue.failed(trial, "it broke")
+    words = ("run", file, "--output", out, "--device", "cpu", "--only", BASELINE, "--retry-failed")
+    assert study(*words) == 0
+    assert "it broke" not in capsys.readouterr().err
+    assert queue.errors() == {other.key: "it broke"}
+
+
 # -- PostgreSQL -----------------------------------------------------------------------------------
 
 

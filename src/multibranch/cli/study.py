@@ -15,7 +15,8 @@ shares the work: every trial is taken by one worker, the Transformer that severa
 is trained once, and the trial of a worker that was killed is taken up where its training was saved.
 Ctrl-C saves and gives back what is at work.
 
-Exit status: 0 done, 1 some experiment failed, 2 something to put right, 130 stopped by Ctrl-C.
+Exit status: 0 done, 1 some experiment failed or is left to run, 2 something to put right, 130
+stopped by Ctrl-C.
 """
 
 import argparse
@@ -245,6 +246,7 @@ def _run(args: argparse.Namespace) -> int:
     import torch
 
     from multibranch.cli.output import print_result
+    from multibranch.errors import counted
     from multibranch.study.plan import choose
     from multibranch.study.storage import without_password
     from multibranch.study.worker import Work, run_workers
@@ -277,13 +279,15 @@ def _run(args: argparse.Namespace) -> int:
     queue = job.queue()
     if args.retry_failed:
         queue.forget_failures()
-    counted = run_workers(job, workers, tell=_tell)
-    errors = queue.errors()
-    for key, error in errors.items():
+    states = run_workers(job, workers, tell=_tell)
+    for key, error in queue.errors().items():
         _tell(f"{key} failed: {error}")
-    row = {"study": bench.study.name, "experiments": len(experiments), **counted}
+    left = len(experiments) - states.get("done", 0) - states.get("failed", 0)
+    if left:
+        _tell(f"{counted(left, 'experiment')} left to run: the same command goes on")
+    row = {"study": bench.study.name, "experiments": len(experiments), "done": 0, **states}
     print_result([row], as_json=args.json, title="Study")
-    return 1 if errors else 0
+    return 0 if states.get("done") == len(experiments) else 1
 
 
 def _report(args: argparse.Namespace) -> None:

@@ -160,10 +160,15 @@ class Queue:
 
     def errors(self) -> dict[str, str]:
         """Why experiments failed, by key."""
+        return {key: trial.user_attrs["error"] for key, trial in self._failed().items()}
+
+    def _failed(self) -> dict[str, Any]:
+        """The trials that failed, of what is to be run; where nothing is, of the whole study."""
+        keys = {experiment.key for experiment in self.experiments}
         return {
-            key: trial.user_attrs["error"]
+            key: trial
             for key, trial in self.trials().items()
-            if trial.state == self.state.FAIL
+            if trial.state == self.state.FAIL and (key in keys or not keys)
         }
 
     # -- Adding and taking ------------------------------------------------------------------
@@ -285,7 +290,7 @@ class Queue:
 
     def forget_failures(self) -> int:
         """Let what failed wait again; how many that are."""
-        failed = [t for t in self.trials().values() if t.state == self.state.FAIL]
+        failed = list(self._failed().values())
         self._forget(failed)
         return len(failed)
 

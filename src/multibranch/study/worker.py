@@ -196,6 +196,9 @@ def run_workers(job: Work, workers: int, *, tell: Tell) -> dict[str, int]:
         for process in processes:
             process.join()
         raise
+    gone = [process for process in processes if process.exitcode]
+    if gone:
+        tell(f"{len(gone)} of {counted(workers, 'worker')} ended early")
     return count(job, queue.states())
 
 
