@@ -78,6 +78,7 @@ def test_two_commands_share_the_trials_of_one_study(
     keys = [experiment.key for experiment in load_study(str(file)).experiments()]
     assert sorted(begun(said[0]) + begun(said[1])) == sorted(keys)
     assert "; 6 of 6 done\n" in said[0] + said[1]
+    assert ": multi_bleu " in said[0] + said[1]  # as the tables have it
     # Done once, it is not done again; and the report has every cell with its command.
     assert study(*words) == 0
     assert capsys.readouterr().err == ""

@@ -79,7 +79,7 @@ def work(
         tell(f"{chosen.key}: {chosen.title()}")
         record = _run(job, queue, chosen, trial, tell_within or tell)
         if record is not None:
-            tell(f"{chosen.key}: {_summary(record)}; {_progress(job, queue.states())}")
+            tell(f"{chosen.key}: {_summary(job, record)}; {_progress(job, queue.states())}")
 
 
 def _here(job: Work, experiment: Experiment) -> bool:
@@ -162,9 +162,10 @@ def _progress(job: Work, states: dict[str, str]) -> str:
     return f"{count(job, states).get('done', 0)} of {len(job.experiments)} done"
 
 
-def _summary(record: dict[str, Any]) -> str:
-    scores = record.get("scores") or {}
-    name = next(iter(scores), None)
+def _summary(job: Work, record: dict[str, Any]) -> str:
+    """What came of a trial, with the score that the study's tables have."""
+    scores, metric = record.get("scores") or {}, job.bench.study.metric
+    name = metric if metric in scores else next(iter(scores), None)
     score = f"{name} {scores[name]['value']:.2f}, " if name else ""
     updates = f"{counted(record['updates'], 'update')}, " if record.get("updates") else ""
     return f"{score}{updates}{record['wall_seconds']:.0f} s"
@@ -217,7 +218,7 @@ def _watch(job: Work, queue: Queue, processes: list[Any], tell: Tell) -> None:
                 if states.get(key) == "running":
                     tell(f"{key}: {experiment.title()}")
                 elif states.get(key) == "done" and before:
-                    tell(f"{key}: {_summary(records[key])}; {_progress(job, states)}")
+                    tell(f"{key}: {_summary(job, records[key])}; {_progress(job, states)}")
             before = states
             if not alive:
                 return
