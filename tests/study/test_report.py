@@ -365,8 +365,8 @@ def test_a_learning_curve_is_the_mean_at_the_same_updates(
 def test_pruned_models_are_named_by_what_they_were_pruned_from() -> None:
     experiments = load_study("builtin").experiments(1)
     titles = [experiment.title() for experiment in experiments]
-    assert "MAT from scratch, pruned from 3 branches to 1 3/64/128, ρ=0.2" in titles
-    assert "MAT, pruned from 3 branches to 1 3/64/128, ρ=0.2" in titles
+    assert "MAT from scratch 3/64/128, ρ=0.2, pruned to 1 branch" in titles
+    assert "MAT, proximal initialisation 3/64/128, ρ=0.2, pruned to 1 branch" in titles
     assert len(set(titles)) == len(experiments)
 
 

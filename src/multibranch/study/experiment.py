@@ -127,22 +127,20 @@ class Experiment:
         name = f"{self.branches}/{self.width}/{self.hidden}"
         if self.ffn_branches != 1:
             name += f", N_f={self.ffn_branches}"
-        origin = "" if self.before == "proximal" else f" from {self.before}"
-        names = {
-            "continued": "Transformer, continued",
-            "pruned": f"MAT{origin}, pruned from {self.branches} branches to {self.keep}",
-        }
         plain = self.branches == 1
         kind = "Transformer" if plain else "MAT"
-        said = names.get(self.start, kind)
-        if self.start == "proximal":
-            said = f"{kind}, proximal initialisation"
-        elif self.start == "scratch" and not plain:
-            said = f"{kind} from scratch"
+        start = self.before if self.start == "pruned" else self.start
+        said = {
+            "continued": "Transformer, continued",
+            "proximal": f"{kind}, proximal initialisation",
+            "scratch": kind if plain else f"{kind} from scratch",
+        }.get(start, kind)
         rate = f", ρ={self.drop_branch:g}" if self.drop_branch or not plain else ""
         dropped = " of heads" if self.drop_kind == "head" else ""
         twice = f", R-Drop {self.r_drop:g}" if self.r_drop else ""
-        return f"{said} {name}{rate}{dropped}{twice}"
+        branches = "branch" if self.keep == 1 else "branches"
+        pruned = f", pruned to {self.keep} {branches}" if self.start == "pruned" else ""
+        return f"{said} {name}{rate}{dropped}{twice}{pruned}"
 
 
 def normalised(experiment: Experiment) -> Experiment:
