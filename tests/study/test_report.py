@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import shlex
 import shutil
 from collections.abc import Callable
@@ -394,12 +395,24 @@ def open_page() -> Callable:
                     tables: document.querySelectorAll('table.sheet').length,
                     drawn: [...document.querySelectorAll('svg')].every(
                         (svg) => svg.getBoundingClientRect().height > 100),
+                    letters: Math.min(...[...document.querySelectorAll('svg text')].map(
+                        (text) => text.getBoundingClientRect().height)),
+                    commands: Math.max(...[...document.querySelectorAll('.command code')].map(
+                        (code) => code.getBoundingClientRect().right)),
                 })"""
             )
             browser.close()
         return {**found, "said": said}
 
     return measure
+
+
+def test_every_column_of_the_table_of_cells_is_explained(web: str) -> None:
+    section = web[web.index("<h2>Every cell") :]
+    said = section[: section.index("<table")]
+    columns = re.findall(r"<th[^>]*>([^<]+)</th>", section)
+    assert len(columns) == 11
+    assert [name for name in columns[2:] if f" {name}:" not in said.replace(" and ", ": ")] == []
 
 
 def test_a_score_that_no_trial_has_is_named(results: Results) -> None:
@@ -479,6 +492,8 @@ def test_the_page_in_a_browser_on_narrow_and_wide_light_and_dark_screens(
         assert found["said"] == [path.as_uri()]
         assert found["tables"] == 6
         assert found["drawn"]
+        assert found["letters"] > 8  # pixels: narrow figures scroll too
+        assert found["commands"] <= width  # and commands wrap
     assert light["paper"] == "rgb(255, 255, 255)"
     assert dark["paper"] != light["paper"]
     assert dark["text"] != light["text"]

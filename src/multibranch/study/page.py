@@ -142,10 +142,13 @@ def _cells(results: Results) -> str:
     shown = "".join(f"<th>{_e(head)}</th>" for head in [*heads, "seconds", "seeds"])
     return (
         "<section><h2>Every cell, and the command that repeats it</h2>"
-        '<p class="soft">Differences are means over the seeds that both have, ± their deviation. '
-        "BP: brevity penalty of BLEU on tokens, below 1 where translations are shorter than the "
-        "references. ppl: perplexity on the validation set. cosine: between the weights of two "
-        "branches. seconds: of one trial, from start to scores.</p>"
+        '<p class="soft"> − baseline and − continued: the difference to the standard Transformer, '
+        "and to that one trained on for as many updates as a second stage has; means over the "
+        "seeds that both have, ± their deviation. BP: brevity penalty of BLEU on tokens, below 1 "
+        "where translations are shorter than the references. ppl: perplexity on the validation "
+        "set. cosine: between the weights of two branches. size: parameters, in millions. updates: "
+        "of the model’s own stage. seconds: of one trial, from start to scores. seeds: how many."
+        "</p>"
         f'<div class="wide"><table class="cells"><thead><tr><th class="left">model</th>{shown}</tr>'
         f"</thead><tbody>{''.join(rows)}</tbody></table></div></section>"
     )

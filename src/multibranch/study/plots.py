@@ -100,7 +100,9 @@ def _figure(draw: Callable[[Any], None], *, x: str, y: str, panels: int = 1) -> 
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
         plt.close(figure)
     text = buffer.getvalue()
-    text = text[text.index("<svg") :].replace(INK, "currentColor").replace(LINE, "var(--line)")
+    # On a narrow screen it scrolls rather than shrinks to letters that nobody can read.
+    text = f'<svg style="min-width: {5 * size[0]:g}rem"' + text[text.index("<svg") + 4 :]
+    text = text.replace(INK, "currentColor").replace(LINE, "var(--line)")
     return re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.S)
 
 
