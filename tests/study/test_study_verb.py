@@ -54,6 +54,22 @@ def test_the_report_names_its_files_as_one_would_open_them(tmp_path, monkeypatch
     assert capsys.readouterr().out.splitlines() == expected
 
 
+@pytest.mark.parametrize(
+    "places",
+    [["--html", "one.md"], ["--html", "one.html", "--record", "./one.html"], ["--record", "x.md"]],
+)
+def test_the_files_of_a_report_do_not_take_each_others_place(places, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    source = str(ROOT / "benchmarks" / "results" / "study-ted-de-en-h200.json")
+    words = ["study", "report", "ted-de-en", "--from", source, *places]
+    assert main([*words, "--markdown", "x.md"] if places[1] == "x.md" else words) == 2
+    assert capsys.readouterr().err == (
+        "multibranch study: page, Markdown and record must be different files: choose another "
+        "--html, --markdown or --record\n"
+    )
+    assert not list(tmp_path.glob("**/*.*"))
+
+
 def test_a_list_of_one_is_a_list_in_json(tmp_path, capsys):
     file = tmp_path / "one.yaml"
     file.write_text(

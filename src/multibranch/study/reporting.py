@@ -43,6 +43,12 @@ def write_report(
     check_place(text_path, "--markdown")
     if record:
         check_place(Path(record), "--record")
+    places = [page_path, text_path, *([Path(record)] if record else [])]
+    if len({place.resolve() for place in places}) < len(places):
+        raise UserError(
+            "page, Markdown and record must be different files: choose another --html, --markdown "
+            "or --record"
+        )
     results = read_recorded(source, bench) if source else from_storage(bench, url, tell)
     if not results.cells:
         raise UserError(
