@@ -167,6 +167,11 @@ def test_a_whole_key_names_no_longer_one() -> None:
         ("seeds: 0", "seeds must be at least 1, not 0"),
         ("grids: [{seeds: -1}]", r"grids\[1\].seeds must be at least 1, not -1"),
         ("grids: [{branches: [2], keep: [0]}]", r"grids\[1\].keep must be at least 1, not 0"),
+        ("grids: [{branches: [1]}, {branches: []}]", r"grids\[2\].branches is empty"),
+        (
+            "grids: [{branches: [1]}, {paper: 4}]",
+            r"grids\[2\].paper: no cell of table 4 is for one",
+        ),
         ("length_penalties: [.nan]", "length_penalties: nan is not within -10 to 10"),
     ],
 )
@@ -191,6 +196,7 @@ def test_a_mistake_in_a_study_file_is_named(tmp_path: Path, change: str, message
         ("branches: [2]", "branches must be at least 1, not 0"),
         ("shapes: [16/16]", "4 heads do not divide a width of 18"),
         ("updates: 6", "max_updates must be at least 1, not 0"),
+        ("title: Tiny", "metric: translation has no score 'blue'; those there are: bleu, multi_b"),
         ("starts: [proximal]", "the start pretrained, and no other, is for an encoder's tasks"),
     ],
 )
@@ -199,13 +205,15 @@ def test_a_value_that_no_model_can_have_is_refused_before_anything_is_trained(
 ) -> None:
     pytest.importorskip("optuna")
     bad = {"drop_branch": "[0.1, 1.5]", "branches": "[0]", "shapes": "[18/16]", "updates": "0"}
+    bad["title"] = "Tiny\nmetric: blue"
     name = change.partition(":")[0]
     file = write_study()
     text = file.read_text(encoding="utf-8")
     file.write_text(text.replace(change, f"{name}: {bad.get(name, '[pretrained]')}"))
     assert main(["study", "run", str(file), "--output", str(tmp_path / "out")]) == 2
     [line] = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"multibranch study: {file}: tiny.") and message in line
+    assert line.startswith(f"multibranch study: {file}: ") and message in line
+    assert "metric" in line or ": tiny." in line
     assert not list(tmp_path.glob("out/trials/*"))
 
 

@@ -32,6 +32,13 @@ _ENDS = {
 }
 NOT_PART = {*FREE_KEYS, "train.output", "train.init_from"} - _ENDS
 
+# The scores that a study's tables can have, by its task.
+SCORES = {
+    "translation": ("bleu", "multi_bleu", "chrf"),
+    "code": ("sentence_bleu", "bleu", "exact_match", "pov"),
+    "understanding": ("accuracy", "f1", "matthews"),
+}
+
 # What every experiment decides itself, so that a study's settings cannot.
 _DECIDED = {"model.branches", "model.drop_branch", "train.seed", "train.output"}
 _DECIDED_TOO = {  # where models are trained from their first weights on
@@ -141,6 +148,12 @@ class Bench:
 
         Otherwise it would be met when its turn comes, after hours of other trials.
         """
+        for task in sorted({self.task(one) for one in experiments}):
+            if self.study.metric not in SCORES[task]:
+                raise UserError(
+                    f"{self.study.path}: metric: {task} has no score {self.study.metric!r}; those "
+                    f"there are: {', '.join(SCORES[task])}"
+                )
         for one in experiments:
             encoder = self.task(one) == "understanding"
             config = self.classifier(one) if encoder else self.config(one)

@@ -280,9 +280,19 @@ class Study:
             kinds = [kind for kind in grid.drop_kind if kind not in ("branch", "head")]
             if kinds:
                 raise UserError(f"{where}.drop_kind: {kinds[0]!r} is neither branch nor head")
+            lists = ("starts", "branches", "ffn_branches", "drop_branch", "drop_kind", "r_drop")
+            for name in lists:
+                if not getattr(grid, name):
+                    raise UserError(f"{where}.{name} is empty: give at least one value")
         self.search.check(f"{self.path}: search")
         if not self.experiments(seeds=1):
             raise UserError(f"{self.path}: no cell of its tables is for one of its corpora")
+        for number, grid in enumerate(self.grids, 1):
+            if not any(self._of_grid(grid, corpus, 1) for corpus in self.corpora):
+                raise UserError(
+                    f"{self.path}: grids[{number}].paper: no cell of table {grid.paper} is for one "
+                    "of the corpora: see their stands_for"
+                )
         return self
 
 
