@@ -302,6 +302,11 @@ def main() -> int:
     parser.add_argument("--keep-models", action="store_true", help="also those nothing starts from")
     parser.add_argument("--mps", action="store_true", help="start NVIDIA's multi-process service")
     args = parser.parse_args()
+    for name in ("minutes", "workers", "seeds"):
+        value = getattr(args, name)
+        if value is not None and not value > 0:
+            print(f"study_gpu: --{name} must be above 0, not {value}", file=sys.stderr)
+            return 2
     began = time.monotonic()
     args.out.mkdir(parents=True, exist_ok=True)
     threads = max(1, (os.cpu_count() or 1) // args.workers)

@@ -180,6 +180,17 @@ def test_what_was_imported_is_json_for_programs(
         assert found == {"study": "tiny", "taken": taken, "known": 1 - taken}
 
 
+@pytest.mark.parametrize("wrong", [["--workers", "0"], ["--minutes", "-1"], ["--seeds", "0"]])
+def test_the_driver_refuses_a_number_that_means_nothing(
+    write_study: Callable[..., Path], tmp_path: Path, monkeypatch, capsys, wrong: list[str]
+) -> None:
+    words = ["study_gpu.py", "x", str(tmp_path / "out"), "--study", str(write_study())]
+    monkeypatch.setattr(sys, "argv", [*words, "--minutes", "1", *wrong])
+    assert load("study_gpu").main() == 2
+    assert capsys.readouterr().err.startswith(f"study_gpu: {wrong[0]} must be above 0, not ")
+    assert not (tmp_path / "out").exists()
+
+
 def test_no_trial_is_begun_that_would_not_end_in_time(tmp_path: Path) -> None:
     driver = load("study_gpu")
     study = load_study("multi30k-heads")
