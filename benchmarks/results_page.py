@@ -361,6 +361,28 @@ def demo_seeds(path: Path, content: dict[str, Any]) -> list[str]:
     return [f"### {path.stem}", grid(header, rows), _source(path, content, text)]
 
 
+def searched(path: Path, content: dict[str, Any]) -> list[str]:
+    """What `study search` found: its best trials, and the study's own model."""
+    own = content["own"]
+    rows = [
+        [
+            f"{one['trial']}{', the study’s own' if own and one['trial'] == own['trial'] else ''}",
+            f"{one['validation_loss']:.4f}",
+            *(one[name] for name in ("branches", "drop_branch", "drop_ffn", "ffn_branches")),
+            one["drop_kind"],
+            f"{one['parameters']:,}",
+        ]
+        for one in [*content["best"], *([own] if own and own not in content["best"] else [])]
+    ]
+    header = ["trial", "validation loss", "N_a by layer", "ρ by layer", "ρ of the FFN", "N_f"]
+    text = f"{content['trials']} trials, {content['pruned']} of them pruned. {content['claims']}"
+    for whose, key in (("The best", "scores"), ("The study's own", "own_scores")):
+        for name, score in content.get(key, {}).items():
+            text += f" {whose} on the test set: {name} {score['value']:.2f} ({score['signature']})."
+    table = grid([*header, "dropped", "parameters"], rows)
+    return [f"### {content['title']}", table, _source(path, content, text)]
+
+
 def probes(path: Path, content: dict[str, Any]) -> list[str]:
     """Runs that tried other settings of a study, one a row."""
     same = content["runs"][0]["settings"].items()
@@ -398,6 +420,7 @@ def _further(paths: list[Path]) -> str:
 Section = Callable[[Path, dict[str, Any]], list[str]]
 SECTIONS: list[tuple[str, str, Section]] = [
     ("", "study-", study),
+    ("Beyond the paper's grid", "search-", searched),
     ("TED talks, German → English: two stages", "ted-two-stage", two_stage),
     ("TED talks: why the Transformer stays where it is", "ted-probes", probes),
     ("Code generation", "code-", code),

@@ -14,7 +14,7 @@ from multibranch import configuration
 from multibranch.cli import main
 from multibranch.study.bench import Bench
 from multibranch.study.plan import Search, load_study
-from multibranch.study.searching import _sampler, propose, search
+from multibranch.study.searching import _sampler, own_model, propose, search
 from multibranch.training import Config, Trainer
 
 optuna = pytest.importorskip("optuna")
@@ -34,6 +34,20 @@ def test_a_proposal_has_one_value_for_every_layer() -> None:
     assert configuration.differences(base, Config()) == []
 
 
+def test_the_studys_own_model_is_a_proposal_where_the_space_has_it() -> None:
+    base = Config()
+    base.model.branches, base.model.drop_branch = 3, 0.3
+    space = Search(branches=[1, 3], layers_together=3)
+    fixed = own_model(space, base)
+    study = optuna.create_study(sampler=_sampler(space, 1, done=0, fixed=fixed))
+    model = propose(study.ask(), space, base).model
+    assert model.branches == [3] * 12 and model.ffn_branches == [1] * 12
+    assert model.drop_branch == pytest.approx([0.3] * 12) == model.drop_ffn
+    assert model.drop_kind == "branch"
+    for other in ({"branches": [1, 2]}, {"drop_ffn": [0.0, 0.2]}, {"drop_branch": [0.02, 0.4]}):
+        assert own_model(Search(**other), base) is None
+
+
 def test_any_seed_that_the_verb_takes_gives_draws() -> None:
     study = optuna.create_study(sampler=_sampler(Search(), 2**32 - 1, done=3))
     assert propose(study.ask(), Search(), Config()).model.drop_kind in ("branch", "head")
@@ -46,6 +60,7 @@ def test_a_search_counts_its_trials_over_several_commands(
     with file.open("a", encoding="utf-8") as stream:
         stream.write("search: {branches: [1, 2], first_trials: 2, warm_up: 0, trials: 8}\n")
     words = ["study", "search", str(file), "--output", str(tmp_path), "--device", "cpu", "--json"]
+    words += ["--record", str(tmp_path / "search.json")]
     assert main([*words, "--trials", "3"]) == 0
     first = json.loads(capsys.readouterr().out)
     assert first["trials"] == 3
@@ -61,6 +76,17 @@ def test_a_search_counts_its_trials_over_several_commands(
     assert second["pruned"] >= 1
     assert second["scores"]["multi_bleu"]["signature"].startswith("multi-bleu|")
     assert len(second["best"][0]["branches"].split()) == 2
+    # The first trial was the study's own model: a Transformer, nothing dropped.
+    assert second["own"]["trial"] == 0 == first["own"]["trial"]
+    assert (second["own"]["branches"], second["own"]["drop_branch"]) == ("1 1", "0.00 0.00")
+    assert second["own_scores"]["multi_bleu"]["value"] >= 0
+    assert sum(trial.user_attrs["own"] for trial in study.get_trials()) == 1
+    record = json.loads((tmp_path / "search.json").read_text(encoding="utf-8"))
+    assert record["command"] == f"multibranch study search {file} --trials 8 --seed 1"
+    assert {name: record[name] for name in second if name != "folder"} == {
+        name: value for name, value in second.items() if name != "folder"
+    }
+    assert "folder" not in record
 
 
 def test_how_a_trial_goes_is_told_while_it_is_run(

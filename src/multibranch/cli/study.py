@@ -62,9 +62,10 @@ _SEARCH = """Search beyond the grid: N_a, ρ and N_f of every layer, and what is
 
   multibranch study search multi30k-search --trials 30
 
-Optuna's TPE proposes; what is worse than the median at the same update is pruned. The search sees
-the validation set only, and its best model is scored on the test set at the end. --trials counts
-those of all commands together: the same command with a larger number goes on.
+Optuna's TPE proposes; what is worse than the median at the same update is pruned. The first trial
+is the study's own model, where the space has it: what is to be beaten. The search sees the
+validation set only, and its best model and the study's own are scored on the test set at the end.
+--trials counts those of all commands together: the same command with a larger number goes on.
 """
 _BOUNDS = {
     "seeds": (1, 1000),
@@ -112,6 +113,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     search.add_argument("--trials", type=int, help="trials in all (default: the study's)")
     search.add_argument("--seed", type=int, default=1, help="of search and models (default: 1)")
     add_device(search)
+    search.add_argument("--record", metavar="FILE", help="write what was found down as JSON")
     search.add_argument("--json", action="store_true", help="print the best trials as JSON")
 
 
@@ -331,12 +333,22 @@ def _import(args: argparse.Namespace) -> None:
 
 def _search(args: argparse.Namespace) -> None:
     import json
+    import shlex
+    from pathlib import Path
 
     from multibranch.cli.output import print_result
+    from multibranch.disk import check_place
     from multibranch.errors import counted
-    from multibranch.study.searching import search
+    from multibranch.study.searching import search, write_search
 
-    found = search(_bench(args), url=_url(args), trials=args.trials, seed=args.seed, tell=_tell)
+    if args.record is not None:
+        check_place(Path(args.record), "--record")
+    bench = _bench(args)
+    found = search(bench, url=_url(args), trials=args.trials, seed=args.seed, tell=_tell)
+    if args.record is not None:
+        words = ["multibranch", "study", "search", args.name, "--trials", str(found["trials"])]
+        words += ["--seed", str(args.seed), *bench.words]
+        write_search(Path(args.record), bench, found, command=shlex.join(words))
     if args.json:
         print(json.dumps(found, indent=2, ensure_ascii=False))
     else:
@@ -344,5 +356,11 @@ def _search(args: argparse.Namespace) -> None:
         # The short name leaves eight columns room in a terminal of 80.
         best = [{n.removeprefix("validation_"): v for n, v in row.items()} for row in found["best"]]
         print_result(best, as_json=False, title=f"{title}, by validation loss")
-        for name, score in found.get("scores", {}).items():
-            print(f"the best on the test set: {name} {score['value']:.2f} ({score['signature']})")
+        own = found["own"]
+        if own is not None:
+            loss, size = own["validation_loss"], own["parameters"]
+            print(f"the study's own model, trial {own['trial']}: loss {loss}, {size:,} parameters")
+        for whose, key in (("the best", "scores"), ("the study's own", "own_scores")):
+            for name, score in found.get(key, {}).items():
+                told = f"{name} {score['value']:.2f} ({score['signature']})"
+                print(f"{whose} on the test set: {told}")

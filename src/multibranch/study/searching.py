@@ -1,26 +1,33 @@
 """Beyond the grid: a search over branches and rates of every layer, and over the FFN's branches.
 
 Optuna's TPE proposes, and a trial that is worse than the median of the others at the same update is
-pruned. The search sees the validation set only; the best model it finds is then scored on the test
-set, once. The paper leaves this to future work.
+pruned. The first trial is the study's own model, where the space has it: what is to be beaten. The
+search sees the validation set only; its best model, and the study's own, are then scored on the
+test set, once. The paper leaves this to future work.
 """
 
 import dataclasses
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from multibranch import __version__
+from multibranch.disk import write_json
 from multibranch.errors import UserError
 from multibranch.study.bench import Bench
 from multibranch.study.plan import Search
 from multibranch.study.scoring import scores_of
 from multibranch.study.storage import is_known_dead, open_storage, worker_name
 from multibranch.study.telling import TELL_EVERY, Tell, telling
-from multibranch.study.trial import Busy, Watch, claimed, tidy
+from multibranch.study.trial import Busy, Watch, claimed, device_name, tidy
 from multibranch.tasks.evaluation import decode_split
 from multibranch.training import Config, Trainer
 
 SHOWN = 5  # trials that the search tells of at its end
+STEP = 0.05  # between the rates that it tries
 
 
 def search(
@@ -56,9 +63,11 @@ def search(
         begun = [t for t in states if t.state.name in ("COMPLETE", "PRUNED", "RUNNING")]
         if len(begun) >= wanted:
             break
-        optuna_study.sampler = _sampler(space, seed, done=len(states))
+        fixed = None if any(map(_is_own, begun)) else own_model(space, base)
+        optuna_study.sampler = _sampler(space, seed, done=len(states), fixed=fixed)
         trial = optuna_study.ask()
         trial.set_user_attr("worker", worker_name())
+        trial.set_user_attr("own", fixed is not None)
         config = propose(trial, space, base)
         name = f"trial {trial.number}"
         tell(f"{name}: {describe(config)}")
@@ -98,17 +107,21 @@ def _forget_dead(study: Any) -> None:
             study.tell(trial.number, state=optuna.trial.TrialState.FAIL, skip_if_finished=True)
 
 
-def _sampler(space: Search, seed: int, *, done: int) -> Any:
-    import warnings
+def _is_own(trial: Any) -> bool:
+    """Whether a trial is the study's own model."""
+    return bool(trial.user_attrs.get("own"))
 
+
+def _sampler(space: Search, seed: int, *, done: int, fixed: dict[str, Any] | None = None) -> Any:
     import optuna
 
     draws = (1000 * seed + done) % 2**32  # NumPy takes no larger seed
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # multivariate TPE is called experimental
-        return optuna.samplers.TPESampler(
+        sampler = optuna.samplers.TPESampler(
             multivariate=True, n_startup_trials=space.first_trials, seed=draws
         )
+        return sampler if fixed is None else optuna.samplers.PartialFixedSampler(fixed, sampler)
 
 
 def _base(bench: Bench, seed: int) -> Config:
@@ -151,9 +164,9 @@ def propose(trial: Any, space: Search, base: Config) -> Config:
         values = {
             "branches": trial.suggest_categorical(f"branches.{where}", space.branches),
             "drop_branch": trial.suggest_float(
-                f"drop_branch.{where}", *_ends(space.drop_branch), step=0.05
+                f"drop_branch.{where}", *_ends(space.drop_branch), step=STEP
             ),
-            "drop_ffn": trial.suggest_float(f"drop_ffn.{where}", *_ends(space.drop_ffn), step=0.05),
+            "drop_ffn": trial.suggest_float(f"drop_ffn.{where}", *_ends(space.drop_ffn), step=STEP),
             "ffn_branches": trial.suggest_categorical(f"ffn.{where}", space.ffn_branches),
         }
         for name, value in values.items():
@@ -162,6 +175,26 @@ def propose(trial: Any, space: Search, base: Config) -> Config:
     # The hidden width is one for all layers: FFN branches make a layer larger, and the search
     # records the model's size for that reason.
     return dataclasses.replace(base, model=dataclasses.replace(model, drop_kind=kind, **chosen))
+
+
+def own_model(space: Search, base: Config) -> dict[str, Any] | None:
+    """The study's own model as what `propose` would have drawn; None where the space lacks it."""
+    import optuna
+
+    model = base.model
+    drop_ffn = model.drop_branch if model.drop_ffn is None else model.drop_ffn
+    fixed: dict[str, Any] = {"drop_kind": model.drop_kind}
+    for first in range(0, model.encoder_layers + model.decoder_layers, space.layers_together):
+        where = f"layer{first + 1}"
+        fixed |= {f"branches.{where}": model.branches, f"ffn.{where}": model.ffn_branches}
+        fixed |= {f"drop_branch.{where}": model.drop_branch, f"drop_ffn.{where}": drop_ffn}
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # a number out of its range is only warned of
+            propose(optuna.trial.FixedTrial(fixed), space, base)
+    except (ValueError, UserWarning):
+        return None
+    return fixed
 
 
 def _ends(values: list[float]) -> tuple[float, float]:
@@ -222,37 +255,55 @@ def _run(
 
 
 def _report(bench: Bench, study: Any, base: Config) -> dict[str, Any]:
-    """The best trials, and the test score of the very best."""
+    """The best trials, the study's own model, and the test scores of the very best and of that."""
     trials = study.get_trials(deepcopy=False)
     done = sorted((t for t in trials if t.state.name == "COMPLETE"), key=lambda t: t.value)
     if not done:
         raise UserError("no trial of the search was finished")
-    rows = []
-    for trial in done[:SHOWN]:
-        model = json.loads(trial.user_attrs["model"])
-        rows.append(
-            {
-                "trial": trial.number,
-                "validation_loss": round(trial.value, 4),
-                "branches": " ".join(map(str, model["branches"])),
-                "drop_branch": " ".join(f"{rate:.2f}" for rate in model["drop_branch"]),
-                "drop_ffn": " ".join(f"{rate:.2f}" for rate in model["drop_ffn"]),
-                "ffn_branches": " ".join(map(str, model["ffn_branches"])),
-                "drop_kind": model["drop_kind"],
-                "parameters": trial.user_attrs["parameters"],
-            }
-        )
+    own = next(filter(_is_own, done), None)
     pruned = sum(trial.state.name == "PRUNED" for trial in trials)
     found: dict[str, Any] = {
         "study": bench.study.name,
         "trials": len(done) + pruned,
         "pruned": pruned,
-        "best": rows,
+        "best": [_row(trial) for trial in done[:SHOWN]],
+        "own": None if own is None else _row(own),
     }
-    folder = Path(done[0].user_attrs["folder"])
-    if (folder / "config.json").is_file():  # it may lie on another worker's machine
-        data = bench.open(bench.study.experiments(seeds=1)[0])
-        output = decode_split(folder, data, split="test", device=bench.device)
-        found["scores"] = scores_of(output.words, data, task=base.task)
-        found["folder"] = str(folder)
+    data = bench.open(bench.study.experiments(seeds=1)[0])
+    for name, trial in (("scores", done[0]), ("own_scores", own)):
+        folder = None if trial is None else Path(trial.user_attrs["folder"])
+        if folder is not None and (folder / "config.json").is_file():  # or on another machine
+            output = decode_split(folder, data, split="test", device=bench.device)
+            found[name] = scores_of(output.words, data, task=base.task)
+    found["folder"] = done[0].user_attrs["folder"]
     return found
+
+
+def _row(trial: Any) -> dict[str, Any]:
+    """A finished trial, for a table."""
+    model = json.loads(trial.user_attrs["model"])
+    return {
+        "trial": trial.number,
+        "validation_loss": round(trial.value, 4),
+        "branches": " ".join(map(str, model["branches"])),
+        "drop_branch": " ".join(f"{rate:.2f}" for rate in model["drop_branch"]),
+        "drop_ffn": " ".join(f"{rate:.2f}" for rate in model["drop_ffn"]),
+        "ffn_branches": " ".join(map(str, model["ffn_branches"])),
+        "drop_kind": model["drop_kind"],
+        "parameters": trial.user_attrs["parameters"],
+    }
+
+
+def write_search(path: Path, bench: Bench, found: dict[str, Any], *, command: str) -> None:
+    """Write what a search found down, with where and how it was run."""
+    record = {
+        "command": command,
+        "title": bench.study.title,
+        "claims": bench.study.claims,
+        "device": device_name(bench.device),
+        "torch": str(torch.__version__),
+        "version": __version__,
+        **{name: value for name, value in found.items() if name != "folder"},
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json(path, record)
