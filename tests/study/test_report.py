@@ -19,10 +19,10 @@ from multibranch.study import plots
 from multibranch.study.bench import Bench
 from multibranch.study.experiment import Experiment
 from multibranch.study.layout import command_of, sheets
-from multibranch.study.markdown import markdown
+from multibranch.study.markdown import markdown, verdicts
 from multibranch.study.page import page
 from multibranch.study.paper import tables
-from multibranch.study.plan import Grid, Study, load_study
+from multibranch.study.plan import Grid, Study, choose, load_study
 from multibranch.study.plots import (
     figures,
     line_look,
@@ -237,6 +237,23 @@ def test_corpora_for_different_tasks_share_the_papers_table() -> None:
     for line in sheet.blocks[0].lines:
         assert all(cell is not None for cell in line.ours)
     assert page(results).count("<h2>Table 3 of the paper, on iwslt14-es-en, iwslt14-en-es, ") == 1
+
+
+@pytest.mark.parametrize(
+    ("above", "told"),
+    [
+        (0.52, "0.52 above the baseline continued"),
+        (-0.004, "as much as the baseline continued"),
+        (-0.3, "0.30 below the baseline continued"),
+    ],
+)
+def test_the_verdict_says_how_far_a_model_is_from_its_control(above: float, told: str) -> None:
+    study = load_study("ted-de-en")
+    (_, mat) = choose(study.experiments(), ["de-en.proximal.3-256-2048.m4.l6+6.r0.3.s1"])
+    scores = {mat: 30 + above, mat.continued: 30.0}
+    results = Results(study, [made_record(study, one, score) for one, score in scores.items()])
+    (line,) = verdicts(results)
+    assert f"ρ=0.3, scores {30 + above:.2f}, {told}." in line
 
 
 def test_what_was_not_run_is_said(results: Results) -> None:

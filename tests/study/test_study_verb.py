@@ -88,3 +88,15 @@ def test_the_help_of_every_part_has_an_example(what, capsys):
         main(["study", what, "--help"])
     assert stopped.value.code == 0
     assert f"\n  multibranch study {what} " in capsys.readouterr().out
+
+
+def test_a_report_of_nothing_makes_nothing(tmp_path, capsys):
+    place = tmp_path / "mistyped"
+    assert main(["study", "report", "builtin", "--output", str(place)]) == 2
+    assert "there is no finished trial of builtin: start some" in capsys.readouterr().err
+    assert not place.exists()
+
+
+def test_a_study_file_that_is_not_there_is_named_as_one(capsys):
+    assert main(["study", "list", "none/mine.yaml"]) == 2
+    assert "multibranch study: there is no study file none/mine.yaml;" in capsys.readouterr().err

@@ -27,7 +27,8 @@ def how_to_read(results: Results) -> str:
     if seeds in ([], [1]):
         over = "one seed a cell"
     else:
-        over = f"mean ± deviation over {' or '.join(map(str, seeds))} seeds a cell"
+        between = f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else str(seeds[0])
+        over = f"mean ± deviation over {between} seeds a cell"
     devices = sorted({record["device"] for record in results.records})
     seconds = sum(record.get("wall_seconds") or 0 for record in results.records)
     planned = {experiment.cell for experiment in results.study.experiments()}
@@ -76,18 +77,20 @@ def verdicts(results: Results) -> list[str]:
         # Chosen on the validation set, so that the test set is not what made it the best.
         best = max(mats, key=_on_validation)
         line = f"{corpus}: the MAT that is best on the validation set, {best.experiment.title()}, "
-        line += f"has {best}"
+        line += f"scores {best}"
         for name, words in (("baseline", "the baseline"), ("continued", "the baseline continued")):
             found = best.against.get(name)
             if found is not None:
                 side = "above" if found.mean >= 0 else "below"
+                apart = f"{abs(found.mean):.2f}"
+                far = f"{apart} {side} {words}" if float(apart) else f"as much as {words}"
                 tested = (
                     f" (significant in {found.above + found.below} of "
                     f"{counted(found.tested, 'seed')})"
                     if found.tested
                     else ""
                 )
-                line += f", {abs(found.mean):.2f} {side} {words}{tested}"
+                line += f", {far}{tested}"
         said.append(line + ".")
     return said
 

@@ -325,6 +325,10 @@ def load_study(name: str) -> Study:
                 hint = "a study's file ends in .yaml"
             raise UserError(f"there is no study {name}; {hint}")
         path = files[name]
+    elif not path.exists():
+        raise UserError(
+            f"there is no study file {path}; `multibranch study list` names what is here"
+        )
     study = configuration.load(Study, path)
     study.name, study.path, study.said = path.stem, str(path), name
     return study.check()

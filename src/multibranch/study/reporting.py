@@ -12,14 +12,14 @@ from typing import Any
 
 from multibranch import __version__
 from multibranch.directory import read_json
-from multibranch.disk import check_place, write_json
+from multibranch.disk import check_place, replaced_file, write_json
 from multibranch.errors import UserError, counted
 from multibranch.study.bench import Bench
 from multibranch.study.experiment import Experiment
 from multibranch.study.layout import ordered, row_of
 from multibranch.study.results import Results, references
 from multibranch.study.scoring import Comparisons, scored
-from multibranch.study.storage import Queue, open_storage
+from multibranch.study.storage import Queue, is_there, open_storage
 from multibranch.study.trial import HYPOTHESES, RECORD, write_lines
 
 Tell = Callable[[str], None]
@@ -49,19 +49,23 @@ def write_report(
             "page, Markdown and record must be different files: choose another --html, --markdown "
             "or --record"
         )
+    nothing = UserError(
+        f"there is no finished trial of {bench.study.name}: start some with `multibranch study "
+        f"run {bench.study.said}`"
+    )
+    if not source and not is_there(url):
+        raise nothing
     results = read_recorded(source, bench) if source else from_storage(bench, url, tell)
     if not results.cells:
-        raise UserError(
-            f"there is no finished trial of {bench.study.name}: start some with `multibranch study "
-            f"run {bench.study.said}`"
-        )
+        raise nothing
     from multibranch.study import markdown as text
     from multibranch.study.page import page
 
     files = []
     for path, content in ((page_path, page(results)), (text_path, text.markdown(results))):
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(content, encoding="utf-8")
+        with replaced_file(path) as file:
+            file.write(content.encode())
         files.append(str(path))
     if record:
         write_recorded(Path(record), results)

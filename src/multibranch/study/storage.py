@@ -48,10 +48,10 @@ def open_storage(url: str) -> Any:
     if url.startswith("postgresql+psycopg://"):
         # A database without an encoding would give bytes for text.
         arguments["connect_args"] = {"client_encoding": "utf8"}
+    place = _file(url)
+    if place is not None:
+        place.parent.mkdir(parents=True, exist_ok=True)
     if url.startswith("sqlite:///"):
-        place = Path(url.removeprefix("sqlite:///"))
-        if str(place) not in ("", ":memory:"):
-            place.parent.mkdir(parents=True, exist_ok=True)
         arguments = {"connect_args": {"timeout": 120}}
     for last in (False, False, False, True):
         try:
@@ -64,6 +64,18 @@ def open_storage(url: str) -> Any:
                 raise UserError(f"--storage {shown} cannot be opened: {what}") from None
             time.sleep(0.5)
     raise AssertionError
+
+
+def is_there(url: str) -> bool:
+    """Whether a storage can hold something: a file that is missing does not, and stays missing."""
+    place = _file(url)
+    return place is None or place.is_file()
+
+
+def _file(url: str) -> Path | None:
+    """The file of a SQLite storage; None for one in memory, or of a database's server."""
+    name = url.removeprefix("sqlite:///")
+    return None if name == url or name in ("", ":memory:") else Path(name)
 
 
 class Queue:
