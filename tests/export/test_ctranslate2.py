@@ -104,6 +104,8 @@ def test_stock_ctranslate2_takes_the_folder(tmp_path, text, make_model, sentence
     ],
 )
 def test_quantized_models_stay_near(tmp_path, text, make_model, quantization, most):
+    if quantization == "int16" and "int16" not in ctranslate2.get_supported_compute_types("cpu"):
+        most = 0.3  # CTranslate2 computes it in int8 here
     model = make_model(text)
     full = export_ctranslate2(model, text, tmp_path / "full")
     small = export_ctranslate2(model, text, tmp_path / "small", quantization=quantization)
