@@ -1,6 +1,7 @@
 """Products laid out once, against the plain product; int8 within what eight bits can tell."""
 
 import warnings
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -8,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from multibranch.nn import int8_products
+from multibranch.nn import int8_products, products
 from multibranch.nn.products import Int8Product, Product, PyTorchInt8Product
 
 needs_kernel = pytest.mark.skipif(
@@ -39,8 +40,10 @@ def test_products_equal_the_plain_product(
     expected = torch.nn.functional.linear(states, weight, bias)
     if relu:
         expected = expected.relu()
-    found = Product(weight, bias, relu=relu)(states)
-    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
+    for by_onednn in {False, torch.backends.mkldnn.is_available()}:
+        with patch.object(products, "prefers_onednn", return_value=by_onednn):
+            found = Product(weight, bias, relu=relu)(states)
+        torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
     scales = weight.abs().amax(1) / 127
     theirs = PyTorchInt8Product(weight, scales, bias, relu=relu)
     steps = 127 if theirs.reduce_range else 255
@@ -50,6 +53,16 @@ def test_products_equal_the_plain_product(
         step = (states.amax(1) - states.amin(1))[:, None] / 255  # of each row
     found = Int8Product(weight, bias, relu=relu)(states)
     assert bool(((found - expected).abs() <= bound(states, weight, step)).all())
+
+
+@pytest.mark.parametrize("by_onednn", sorted({False, torch.backends.mkldnn.is_available()}))
+def test_a_product_takes_any_rows_and_a_bias_with_gaps(by_onednn: bool) -> None:
+    weight, bias = torch.randn(7, 5), torch.randn(14)[::2]
+    with patch.object(products, "prefers_onednn", return_value=by_onednn):
+        product = Product(weight, bias)
+    assert product(torch.empty(0, 5)).shape == (0, 7)
+    for states in (torch.randn(5, 3).t(), torch.randn(4, 10)[:, ::2]):
+        torch.testing.assert_close(product(states), states @ weight.t() + bias)
 
 
 @needs_kernel
