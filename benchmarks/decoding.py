@@ -17,6 +17,7 @@ of tokens, so that all engines do the same work.
 """
 
 import argparse
+import contextlib
 import itertools
 import json
 import lzma
@@ -345,9 +346,18 @@ def main() -> None:
         Path(args.json).write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
 
 
+def _processor() -> str:
+    """What the processor calls itself, where that can be had."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.machine()
+
+
 def _machine(device: torch.device) -> dict[str, Any]:
     return {
-        "device": torch.cuda.get_device_name() if device.type == "cuda" else platform.machine(),
+        "device": torch.cuda.get_device_name() if device.type == "cuda" else _processor(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
