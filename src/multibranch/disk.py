@@ -111,6 +111,13 @@ def check_place(place: Path, option: str, *, filled: bool = False) -> None:
         ) from None
 
 
+def check_file(place: Path, option: str) -> None:
+    """`check_place` of a file, which takes no folder's place."""
+    if place.is_dir():
+        raise UserError(f"{place} cannot be written: it is a folder; choose another {option}")
+    check_place(place, option)
+
+
 @contextmanager
 def naming(place: str | Path) -> Iterator[None]:
     """Inside, an error of the disk that names no file, as one of a full disk, names `place`."""

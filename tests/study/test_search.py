@@ -148,6 +148,16 @@ def test_a_space_that_holds_no_proposal_is_one_line(
     assert capsys.readouterr().err == f"multibranch study: {file}: {said}\n"
 
 
+def test_a_search_that_cannot_be_written_down_does_not_begin(
+    write_study: Callable[..., Path], tmp_path: Path, capsys: Any
+) -> None:
+    words = ["study", "search", str(write_study()), "--output", str(tmp_path / "out")]
+    assert main([*words, "--trials", "1", "--record", str(tmp_path)]) == 2
+    said = f"{tmp_path} cannot be written: it is a folder; choose another --record"
+    assert capsys.readouterr().err == f"multibranch study: {said}\n"
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize(
     "change", [("[1, 2]", "[1, 2, 3]"), ("train.warmup: 4", "train.warmup: 5")]
 )

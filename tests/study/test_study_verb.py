@@ -70,6 +70,18 @@ def test_the_files_of_a_report_do_not_take_each_others_place(places, tmp_path, m
     assert not list(tmp_path.glob("**/*.*"))
 
 
+@pytest.mark.parametrize("place", ["folder", ""])
+@pytest.mark.parametrize("option", ["--html", "--markdown", "--record"])
+def test_a_folder_is_no_place_for_a_reports_file(option, place, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    source = str(ROOT / "benchmarks" / "results" / "study-ted-de-en-h200.json")
+    assert main(["study", "report", "ted-de-en", "--from", source, option, place]) == 2
+    said = f"{place or '.'} cannot be written: it is a folder; choose another {option}"
+    assert capsys.readouterr().err == f"multibranch study: {said}\n"
+    assert list(tmp_path.glob("**/*")) == [tmp_path / "folder"]
+
+
 def test_a_list_of_one_is_a_list_in_json(tmp_path, capsys):
     file = tmp_path / "one.yaml"
     file.write_text(

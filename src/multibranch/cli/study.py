@@ -337,12 +337,12 @@ def _search(args: argparse.Namespace) -> None:
     from pathlib import Path
 
     from multibranch.cli.output import print_result
-    from multibranch.disk import check_place
+    from multibranch.disk import check_file
     from multibranch.errors import counted
     from multibranch.study.searching import search, write_search
 
     if args.record is not None:
-        check_place(Path(args.record), "--record")
+        check_file(Path(args.record), "--record")
     bench = _bench(args)
     found = search(bench, url=_url(args), trials=args.trials, seed=args.seed, tell=_tell)
     if args.record is not None:

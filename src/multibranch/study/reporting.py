@@ -12,7 +12,7 @@ from typing import Any
 
 from multibranch import __version__
 from multibranch.directory import read_json
-from multibranch.disk import check_place, replaced_file, write_json
+from multibranch.disk import check_file, replaced_file, write_json
 from multibranch.errors import UserError, counted
 from multibranch.study.bench import Bench
 from multibranch.study.experiment import Experiment
@@ -37,13 +37,14 @@ def write_report(
     tell: Tell,
 ) -> dict[str, Any]:
     """Write the page, the Markdown file and, where asked for, the record; the files and cells."""
-    page_path = Path(html) if html else bench.output / f"{bench.study.name}.html"
-    text_path = Path(markdown) if markdown else page_path.with_suffix(".md")
-    check_place(page_path, "--html" if html else "--output")
-    check_place(text_path, "--markdown")
-    if record:
-        check_place(Path(record), "--record")
-    places = [page_path, text_path, *([Path(record)] if record else [])]
+    page_path = bench.output / f"{bench.study.name}.html" if html is None else Path(html)
+    check_file(page_path, "--output" if html is None else "--html")
+    text_path = page_path.with_suffix(".md") if markdown is None else Path(markdown)
+    check_file(text_path, "--markdown")
+    places = [page_path, text_path]
+    if record is not None:
+        check_file(Path(record), "--record")
+        places.append(Path(record))
     if len({place.resolve() for place in places}) < len(places):
         raise UserError(
             "page, Markdown and record must be different files: choose another --html, --markdown "
@@ -67,7 +68,7 @@ def write_report(
         with replaced_file(path) as file:
             file.write(content.encode())
         files.append(str(path))
-    if record:
+    if record is not None:
         write_recorded(Path(record), results)
         files.append(record)
     return {"files": files, "cells": [row_of(cell, bench.study) for cell in ordered(results)]}
