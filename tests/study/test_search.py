@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import warnings
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -46,6 +47,18 @@ def test_the_studys_own_model_is_a_proposal_where_the_space_has_it() -> None:
     assert model.drop_kind == "branch"
     for other in ({"branches": [1, 2]}, {"drop_ffn": [0.0, 0.2]}, {"drop_branch": [0.02, 0.4]}):
         assert own_model(Search(**other), base) is None
+
+
+def test_a_rates_upper_end_need_not_be_whole_steps_away() -> None:
+    base = Config()
+    base.model.branches, base.model.drop_branch = 3, 0.3
+    assert own_model(Search(drop_branch=[0.0, 0.33], drop_ffn=[0.1, 0.32]), base) is not None
+    assert own_model(Search(drop_branch=[0.0, 0.29]), base) is None
+    study = optuna.create_study()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # Optuna warns of a range that steps do not divide
+        model = propose(study.ask(), Search(drop_branch=[0.02, 0.1]), base).model
+    assert set(model.drop_branch) <= {0.02, 0.07}
 
 
 def test_any_seed_that_the_verb_takes_gives_draws() -> None:

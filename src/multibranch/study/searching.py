@@ -8,6 +8,7 @@ test set, once. The paper leaves this to future work.
 
 import dataclasses
 import json
+import math
 import warnings
 from pathlib import Path
 from typing import Any
@@ -198,7 +199,10 @@ def own_model(space: Search, base: Config) -> dict[str, Any] | None:
 
 
 def _ends(values: list[float]) -> tuple[float, float]:
-    return min(values), max(values)
+    """The lowest rate and the highest that steps from it reach."""
+    low = min(values)
+    steps = math.floor((max(values) - low) / STEP + 1e-9)
+    return low, round(low + steps * STEP, 10)
 
 
 def describe(config: Config) -> str:
