@@ -185,6 +185,7 @@ def test_a_recorded_study_reads_back_with_shorter_curves(results: Results, tmp_p
     [
         (lambda content: content.update(study="other"), "records the study other, not multi30k"),
         (lambda content: content.update(trials=[1]), "is no recorded study: a trial is no object"),
+        (lambda content: content.update(trials=30), "its trials are no list"),
         (lambda content: content["trials"][0].pop("device"), "it has no 'device'"),
         (lambda content: content["trials"][0].pop("curve"), "it has no 'curve'"),
         (lambda content: content["trials"][0].pop("command"), "it has no 'command'"),

@@ -190,6 +190,8 @@ def read_recorded(path: str | Path, bench: Bench) -> Results:
     """The results in a recorded file."""
     content = read_json(Path(path))
     try:
+        if not isinstance(content["trials"], list):
+            raise ValueError("its trials are no list")
         records = [checked_record(record) for record in content["trials"]]
         if len({record["key"] for record in records}) < len(records):
             raise ValueError("it has a trial twice")
