@@ -254,6 +254,7 @@ def test_the_defaults_need_only_an_end() -> None:
         ({"train__checkpoint_minutes": -1.0}, "train.checkpoint_minutes must be at least 0"),
         ({"train__keep_checkpoints": 0}, "train.keep_checkpoints must be at least 1"),
         ({"train__threads": 0}, "train.threads must be at least 1"),
+        ({"train__average_best": True}, "train.average_best chooses among averages: set"),
         ({"train__stop_on": "score"}, "needs train.validate_score: true"),
         ({"model__dropout": 1.0}, "model.dropout must be at least 0 and below 1"),
         ({"model__drop_branch": [0.1, 1.5]}, "model.drop_branch must be"),

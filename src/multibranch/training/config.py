@@ -147,6 +147,8 @@ class Config:
             raise UserError("train.betas must be two numbers")
         if train.stop_on == "score" and not train.validate_score:
             raise UserError("train.stop_on: score needs train.validate_score: true")
+        if train.average_best and not train.average:
+            raise UserError("train.average_best chooses among averages: set train.average too")
         if self.data.layout == "padded" and train.compile:
             raise UserError("train.compile needs data.layout: packed, whose shapes never change")
         if train.sharding == "full" and train.compile:
