@@ -102,6 +102,17 @@ def test_a_search_counts_its_trials_over_several_commands(
     assert "folder" not in record
 
 
+def test_the_model_to_beat_is_never_pruned(
+    write_study: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(optuna.trial.Trial, "should_prune", lambda self: True)
+    bench = Bench(load_study(str(write_study())), tmp_path / "out", device="cpu")
+    found = search(bench, url=f"sqlite:///{tmp_path}/s.db", trials=3, tell=lambda line: None)
+    assert (found["trials"], found["pruned"]) == (3, 2)
+    assert found["own"] == found["best"][0]
+    assert found["own_scores"] == found["scores"]
+
+
 def test_how_a_trial_goes_is_told_while_it_is_run(
     write_study: Callable[..., Path], tmp_path: Path
 ) -> None:

@@ -230,7 +230,7 @@ def _run(
     def watch(record: dict[str, Any]) -> None:
         told({**record, "loss": record["plain"]})  # which the search compares
         trial.report(record["plain"], next(step))
-        if trial.should_prune():
+        if trial.should_prune() and not trial.user_attrs["own"]:  # the one to beat is seen through
             raise optuna.TrialPruned
 
     experiment = bench.study.experiments(seeds=1)[0]
@@ -276,7 +276,9 @@ def _report(bench: Bench, study: Any, base: Config) -> dict[str, Any]:
     data = bench.open(bench.study.experiments(seeds=1)[0])
     for name, trial in (("scores", done[0]), ("own_scores", own)):
         folder = None if trial is None else Path(trial.user_attrs["folder"])
-        if folder is not None and (folder / "config.json").is_file():  # or on another machine
+        if trial is done[0] and "scores" in found:  # the study's own model is the best
+            found[name] = found["scores"]
+        elif folder is not None and (folder / "config.json").is_file():  # or on another machine
             output = decode_split(folder, data, split="test", device=bench.device)
             found[name] = scores_of(output.words, data, task=base.task)
     found["folder"] = done[0].user_attrs["folder"]
