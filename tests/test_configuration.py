@@ -202,6 +202,7 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
 
 @settings(max_examples=60, deadline=None)
 @example(name="\x85", share=0.0, number=0)
+@example(name="1e3", share=1e-7, number=0)
 @given(name=st.text(), share=st.floats(allow_nan=False, allow_infinity=False), number=st.integers())
 def test_any_value_survives(name: str, share: float, number: int) -> None:
     config = Outer(title=name, inner=Inner(share=share, number=number))

@@ -83,9 +83,9 @@ def override(config: Section, words: Sequence[str]) -> Section:
 def to_yaml(config: Any) -> str:
     """The whole configuration as YAML."""
     content = dataclasses.asdict(config)
-    text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
+    text = yaml.dump(content, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
     if yaml.load(text, Loader=_Loader) != content:  # PyYAML loses some control characters
-        text = yaml.safe_dump(content, sort_keys=False)
+        text = yaml.dump(content, Dumper=_Dumper, sort_keys=False)
     return text
 
 
@@ -260,4 +260,13 @@ class _Loader(yaml.SafeLoader):
 
 
 _FLOAT = r"^[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)$"
-_Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(_FLOAT), list("-+0123456789."))
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes in quotes what `_Loader` would take for a number: a text such as 1e3."""
+
+
+for _kind in (_Loader, _Dumper):
+    _kind.add_implicit_resolver(
+        "tag:yaml.org,2002:float", re.compile(_FLOAT), list("-+0123456789.")
+    )
