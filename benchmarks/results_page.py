@@ -366,7 +366,7 @@ def searched(path: Path, content: dict[str, Any]) -> list[str]:
     own = content["own"]
     rows = [
         [
-            f"{one['trial']}{', the study’s own' if own and one['trial'] == own['trial'] else ''}",
+            f"{one['trial']}" + (", the study's own" if one == own else ""),
             f"{one['validation_loss']:.4f}",
             *(one[name] for name in ("branches", "drop_branch", "drop_ffn", "ffn_branches")),
             one["drop_kind"],

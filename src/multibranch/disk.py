@@ -114,7 +114,7 @@ def check_place(place: Path, option: str, *, filled: bool = False) -> None:
 def check_file(place: Path, option: str) -> None:
     """`check_place` of a file, which takes no folder's place."""
     if place.is_dir():
-        raise UserError(f"{place} cannot be written: it is a folder; choose another {option}")
+        raise UserError(f"{place} is a folder: give {option} a file")
     check_place(place, option)
 
 

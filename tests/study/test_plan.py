@@ -144,15 +144,6 @@ def test_only_takes_keys_and_parts_and_brings_what_they_start_from() -> None:
         choose(experiments, ["de-en.proximal.3-256-1024.m4.l4+4.r0.9.s1"])
 
 
-def test_a_whole_key_names_no_longer_one() -> None:
-    # R-Drop's key goes on where that of the same model without it ends.
-    key = "de-en.proximal.3-256-2048.m4.l6+6.r0.3"
-    experiments = load_study("ted-beyond").experiments()
-    assert f"{key}.rdrop5.s1" in [e.key for e in experiments]
-    (_, chosen) = choose(experiments, [key])
-    assert chosen.key == f"{key}.s1"
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [

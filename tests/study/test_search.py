@@ -177,7 +177,7 @@ def test_a_search_that_cannot_be_written_down_does_not_begin(
 ) -> None:
     words = ["study", "search", str(write_study()), "--output", str(tmp_path / "out")]
     assert main([*words, "--trials", "1", "--record", str(tmp_path)]) == 2
-    said = f"{tmp_path} cannot be written: it is a folder; choose another --record"
+    said = f"{tmp_path} is a folder: give --record a file"
     assert capsys.readouterr().err == f"multibranch study: {said}\n"
     assert not (tmp_path / "out").exists()
 

@@ -77,7 +77,7 @@ def test_a_folder_is_no_place_for_a_reports_file(option, place, tmp_path, monkey
     (tmp_path / "folder").mkdir()
     source = str(ROOT / "benchmarks" / "results" / "study-ted-de-en-h200.json")
     assert main(["study", "report", "ted-de-en", "--from", source, option, place]) == 2
-    said = f"{place or '.'} cannot be written: it is a folder; choose another {option}"
+    said = f"{place or '.'} is a folder: give {option} a file"
     assert capsys.readouterr().err == f"multibranch study: {said}\n"
     assert list(tmp_path.glob("**/*")) == [tmp_path / "folder"]
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from multibranch.disk import check_place
+from multibranch.disk import check_file
 from multibranch.errors import UserError, counted
 
 
@@ -70,12 +70,11 @@ def scored(result: Mapping[str, Any], noun: str) -> str:
 def check_writable(path: str) -> None:
     """Refuse a file that could not be written, before the work whose result goes there."""
     place = Path(path)
-    if place.is_dir():
-        raise UserError(f"{place} is a folder: give --output a file")
     if not place.parent.exists():
         raise UserError(f"there is no folder {place.parent} to write {place.name} to; make it")
-    if place.is_file() or not place.exists():  # it is written beside, and then takes its place
-        check_place(place.resolve() if place.is_symlink() else place, "--output")
+    if place.is_file() or place.is_dir() or not place.exists():
+        # It is written beside, and then takes its place; a pipe is written to as it is.
+        check_file(place.resolve() if place.is_symlink() else place, "--output")
     if place.exists() and not os.access(place, os.W_OK):
         raise UserError(f"{path} may not be written: choose another --output")
 

@@ -36,8 +36,8 @@ class Product:
     def __init__(self, weight: Tensor, bias: Tensor | None, *, relu: bool = False) -> None:
         self.bias, self.relu = None if bias is None else bias.contiguous(), relu
         self.widens = weight.shape[0] > weight.shape[1]
-        on_cpu = weight.device.type == "cpu" and weight.dtype == torch.float32
-        self.by_onednn = on_cpu and prefers_onednn()
+        fits = weight.device.type == "cpu" and weight.dtype == torch.float32
+        self.by_onednn = fits and prefers_onednn()
         if self.by_onednn:
             self.weight = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), _MANY)
         else:
@@ -63,10 +63,9 @@ class Product:
 
 @functools.cache
 def prefers_onednn() -> bool:
-    """Whether float32 products are oneDNN's: MKL's are slow on processors that are not Intel's."""
-    if not (
-        torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
-    ):
+    """Whether float32 products are oneDNN's, not MKL's, slow on processors that are not Intel's."""
+    both = torch.backends.mkl.is_available() and torch.backends.mkldnn.is_available()
+    if not both or not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
         return False
     with contextlib.suppress(OSError):
         return "GenuineIntel" not in Path("/proc/cpuinfo").read_text(encoding="utf-8")

@@ -19,6 +19,7 @@ from multibranch import __version__
 from multibranch.disk import write_json
 from multibranch.errors import UserError
 from multibranch.study.bench import Bench
+from multibranch.study.experiment import Experiment
 from multibranch.study.plan import Search
 from multibranch.study.scoring import scores_of
 from multibranch.study.storage import is_known_dead, open_storage, worker_name
@@ -87,7 +88,7 @@ def _check_same(study: Any, bench: Bench) -> None:
     Its losses are not to be compared with those that would come now.
     """
     space = {**dataclasses.asdict(bench.study.search), "trials": None}
-    now = {"space": space, "fingerprint": bench.fingerprint(bench.study.experiments(seeds=1)[0])}
+    now = {"space": space, "fingerprint": bench.fingerprint(_first(bench))}
     before = study.user_attrs.get("began_with")
     if before is None:
         study.set_user_attr("began_with", now)
@@ -125,9 +126,14 @@ def _sampler(space: Search, seed: int, *, done: int, fixed: dict[str, Any] | Non
         return sampler if fixed is None else optuna.samplers.PartialFixedSampler(fixed, sampler)
 
 
+def _first(bench: Bench) -> Experiment:
+    """The study's own model: its first experiment."""
+    return bench.study.experiments(seeds=1)[0]
+
+
 def _base(bench: Bench, seed: int) -> Config:
     """The configuration that proposals change: that of the study's first experiment."""
-    first = bench.study.experiments(seeds=1)[0]
+    first = _first(bench)
     if bench.task(first) == "understanding":
         raise UserError(
             f"{bench.study.name} has nothing to search: its encoders are pretrained, and a search "
@@ -233,10 +239,9 @@ def _run(
         if trial.should_prune() and not trial.user_attrs["own"]:  # the one to beat is seen through
             raise optuna.TrialPruned
 
-    experiment = bench.study.experiments(seeds=1)[0]
     try:
         with claimed(folder):
-            trainer = Trainer(config, bench.open(experiment), watch=watch, quiet=True)
+            trainer = Trainer(config, bench.open(_first(bench)), watch=watch, quiet=True)
             outcome = trainer.run()
     except optuna.TrialPruned:
         study.tell(trial, state=states.PRUNED)
@@ -273,7 +278,7 @@ def _report(bench: Bench, study: Any, base: Config) -> dict[str, Any]:
         "best": [_row(trial) for trial in done[:SHOWN]],
         "own": None if own is None else _row(own),
     }
-    data = bench.open(bench.study.experiments(seeds=1)[0])
+    data = bench.open(_first(bench))
     for name, trial in (("scores", done[0]), ("own_scores", own)):
         folder = None if trial is None else Path(trial.user_attrs["folder"])
         if trial is done[0] and "scores" in found:  # the study's own model is the best

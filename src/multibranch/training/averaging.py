@@ -68,10 +68,8 @@ class Snapshots:
 
     def average(self, updates: Sequence[int]) -> dict[str, Tensor]:
         """The mean of the snapshots' weights, summed in float64."""
-        for number, total in enumerate(self._sums(updates), 1):
-            if number == len(updates):
-                return _mean(total, number)
-        raise ValueError("there is no snapshot to average")
+        *_, total = self._sums(updates)
+        return _mean(total, len(updates))
 
     def best_average(self, updates: Sequence[int], measure: Measure) -> Average:
         """Of the means of the last 1, 2, … snapshots, that with the lowest loss.
