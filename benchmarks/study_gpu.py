@@ -143,24 +143,28 @@ def serve(pipe: Any, threads: int) -> None:
 
     torch.set_num_threads(threads)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process says when to stop
-    while True:
-        try:
-            job = pipe.recv()
-        except EOFError:  # the first process is no more
-            return
-        if job is None:
-            return
-        try:
-            record = run_trial(job.bench, job.experiment)
-            if not job.keep_model:
-                tidy(job.bench.folder(job.experiment), model=True)
-            pipe.send(("done", record))
-        except Stopped:
-            pipe.send(("stopped", None))
-            return
-        except Exception as error:  # the process may be of no use after it
-            pipe.send(("failed", f"{type(error).__name__}: {error}"[:2000]))
-            return
+    with contextlib.suppress(EOFError, ConnectionError):  # the first process is no more
+        while _serve_one(pipe):
+            pass
+
+
+def _serve_one(pipe: Any) -> bool:
+    """Run the next trial; whether there may be another one."""
+    job = pipe.recv()
+    if job is None:
+        return False
+    try:
+        record = run_trial(job.bench, job.experiment)
+        if not job.keep_model:
+            tidy(job.bench.folder(job.experiment), model=True)
+    except Stopped:
+        pipe.send(("stopped", None))
+        return False
+    except Exception as error:  # the process may be of no use after it
+        pipe.send(("failed", f"{type(error).__name__}: {error}"[:2000]))
+        return False
+    pipe.send(("done", record))
+    return True
 
 
 def start(threads: int) -> Worker:
@@ -210,7 +214,7 @@ def _turn(run: Run, workers: list[Worker], threads: int) -> bool:
         worker = next(w for w in busy if w.pipe is pipe)
         try:
             answer = worker.pipe.recv()
-        except EOFError:
+        except (EOFError, ConnectionResetError):  # the latter where it had not begun to read yet
             ended = "stopped" if worker.stopping else "failed"
             answer = (ended, "its process ended")
         run.take(worker, answer)
@@ -261,7 +265,8 @@ def jobs_of(args: argparse.Namespace) -> dict[str, Job]:
             )
         if other is None and experiment.key in wanted:
             found[experiment.key] = Job(bench, experiment, args.keep_models)
-    for job in list(found.values()):
+    found = left_to_run(found, known_trials(args.known))
+    for job in found.values():
         job.bench.check([job.experiment])
         if job.experiment.parent is not None:
             found[job.experiment.parent.key].keep_model = True
@@ -269,6 +274,29 @@ def jobs_of(args: argparse.Namespace) -> dict[str, Job]:
         if job.bench.task(job.experiment) != "understanding":
             job.bench.open(job.experiment)  # a built-in corpus is made here, once
     return found
+
+
+def known_trials(records: list[Path]) -> set[tuple[str, str]]:
+    """Key and fingerprint of each trial of studies' records, as `study report --record` writes."""
+    found = set()
+    for path in records:
+        try:
+            trials = json.loads(path.read_text(encoding="utf-8"))["trials"]
+            found |= {(trial["key"], trial["fingerprint"]) for trial in trials}
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise UserError(f"{path} is no record of a study: {error}") from None
+    return found
+
+
+def left_to_run(jobs: dict[str, Job], known: set[tuple[str, str]]) -> dict[str, Job]:
+    """Without what is known already, unless something that is not starts from it."""
+    needed: set[str] = set()
+    for key, job in reversed(jobs.items()):  # each stands after what it starts from
+        if key in needed or (key, job.bench.fingerprint(job.experiment)) not in known:
+            needed.add(key)
+            if job.experiment.parent is not None:
+                needed.add(job.experiment.parent.key)
+    return {key: job for key, job in jobs.items() if key in needed}
 
 
 def mps(folder: Path, *, begin: bool) -> bool:
@@ -295,6 +323,15 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--only", nargs="+", default=[])
     parser.add_argument("--seeds", type=int)
+    parser.add_argument(
+        "--known",
+        nargs="+",
+        type=Path,
+        default=[],
+        metavar="RECORD",
+        help="leave out trials of these records, run with the same settings, unless others left"
+        " start from them",
+    )
     parser.add_argument("--updates", type=int, help="in place of the study's")
     parser.add_argument("--second-updates", type=int, help="in place of the study's")
     parser.add_argument("--work", type=Path, default=Path("runs/study"), help="models go here")

@@ -16,6 +16,7 @@ from types import ModuleType
 import pytest
 
 from multibranch.cli import main
+from multibranch.errors import UserError
 from multibranch.study.bench import Bench
 from multibranch.study.plan import load_study
 
@@ -191,6 +192,25 @@ def test_the_driver_refuses_a_number_that_means_nothing(
     assert not (tmp_path / "out").exists()
 
 
+def test_a_time_that_is_up_at_once_is_no_error(
+    write_study: Callable[..., Path], tiny_data: Path, tmp_path: Path
+) -> None:
+    words = [ROOT / "benchmarks" / "study_gpu.py", f"tiny={tiny_data}", "out", "--workers", "1"]
+    words += ["--study", write_study()]
+    done = subprocess.run(
+        [sys.executable, *map(str, words), "--minutes", "0.002", "--device", "cpu"],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    assert " trials done in " in done.stdout
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text(encoding="utf-8"))
+    assert summary["done"] == 0 and summary["left"] and not summary["errors"]
+
+
 def test_no_trial_is_begun_that_would_not_end_in_time(tmp_path: Path) -> None:
     driver = load("study_gpu")
     study = load_study("multi30k-heads")
@@ -222,6 +242,38 @@ def test_a_short_second_stage_is_not_held_to_the_time_of_a_long_first_one(tmp_pa
     assert run.expected(second) == share < 840
     begun = run.next(first.experiment.group)
     assert begun is not None and begun.experiment.second_stage
+
+
+def test_what_a_record_has_is_left_out_unless_something_starts_from_it(tmp_path: Path) -> None:
+    driver = load("study_gpu")
+    study = load_study("ted-paper")
+    bench = Bench(study=study, output=tmp_path)
+    jobs = {e.key: driver.Job(bench, e, True) for e in study.experiments(seeds=1)}
+    known = tmp_path / "study.json"
+
+    def write(experiments: list) -> None:
+        trials = [{"key": e.key, "fingerprint": bench.fingerprint(e)} for e in experiments]
+        known.write_text(json.dumps({"trials": trials}), encoding="utf-8")
+
+    def left() -> list[str]:
+        found = driver.left_to_run(jobs, driver.known_trials([known]))
+        return [f"{job.experiment.start} {job.experiment.drop_branch}" for job in found.values()]
+
+    experiments = [job.experiment for job in jobs.values()]
+    proximal = [e for e in experiments if e.start == "proximal"]
+    write([e for e in experiments if e not in proximal[1:2]])
+    assert left() == ["scratch 0.0", f"proximal {proximal[1].drop_branch}"]
+    write([e for e in experiments if e.start != "scratch" or e.branches > 1])
+    assert left() == ["scratch 0.0"]
+    write(experiments)
+    assert left() == []
+    study.second_updates = 5  # other settings: another trial
+    other = Bench(study=study, output=tmp_path)
+    jobs.update({e.key: driver.Job(other, e, True) for e in proximal})
+    assert len(left()) == 1 + len(proximal)
+    known.write_text("[]", encoding="utf-8")
+    with pytest.raises(UserError, match=r"study\.json is no record of a study"):
+        left()
 
 
 def test_the_results_page_is_what_the_records_give() -> None:
