@@ -25,7 +25,9 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> PreparedData:
     return PreparedData.open(builtin("translation", folder, pairs=60, valid=5, test=12, jobs=1))
 
 
-def model_directory(folder: Path, data: PreparedData, seed: int) -> Path:
+def model_directory(
+    folder: Path, data: PreparedData, seed: int, *, task: str = "translation"
+) -> Path:
     torch.manual_seed(seed)
     model = MultiBranchTransformer(
         source_vocabulary=data.text.source_size,
@@ -36,13 +38,14 @@ def model_directory(folder: Path, data: PreparedData, seed: int) -> Path:
         encoder_layers=1,
         decoder_layers=1,
         branches=2,
+        share_embeddings="all" if data.text.shared else "target",
     )
     save_model(
         folder,
         model,
         data.text,
         extra={
-            "task": "translation",
+            "task": task,
             "decoding": {"beam": 2},
             "training": {"data": str(data.folder)},
         },
@@ -230,6 +233,35 @@ def test_a_relative_corpus_is_named_as_it_was_looked_up(
     )
     monkeypatch.chdir(data.folder.parent)
     assert called(capsys, "evaluate", model, "--limit", 1)[0] == 0
+
+
+def test_data_prepared_for_another_task_are_refused(
+    models: list[Path],
+    data: PreparedData,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    sizes = {"pairs": 60, "valid": 5, "test": 12}
+    code = PreparedData.open(builtin("code", Path("programs"), **sizes, jobs=1))
+    builtin("entailment", Path("labelled"), **sizes, jobs=1)
+    shutil.copytree(models[0], "translates")
+    for name, task in (("writes", "code"), ("translates-to-code", "translation")):
+        model_directory(Path(name), code, seed=1, task=task)
+    another = "{} was prepared for the task {}, and {} is for {}: give --data a folder of that task"
+    programs, sentences = "code (nl → python)", "translation (va → en)"
+    for model, folder, said in (
+        ("translates", "programs", another.format("programs", programs, "translates", sentences)),
+        ("writes", data.folder, another.format(data.folder, sentences, "writes", programs)),
+        ("translates", "labelled", "labelled holds labelled texts, for classifiers: give --data a "
+         "folder of pairs for translates"),
+    ):  # fmt: skip
+        status, out, error = called(capsys, "evaluate", model, "--data", folder)
+        assert (status, out, error) == (2, "", f"multibranch evaluate: {said}\n")
+    # Such a model writes what the folder holds, whatever its configuration called the task.
+    words = ("translates-to-code", "--data", "programs", "--limit", 1, "--json")
+    assert called(capsys, "evaluate", *words)[0] == 0
 
 
 @pytest.mark.parametrize("option", [["--compare"], []])

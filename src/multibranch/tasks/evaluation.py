@@ -14,6 +14,7 @@ from multibranch.directory import WEIGHTS, load_text, read_config
 from multibranch.errors import UserError
 from multibranch.metrics import Score, bleu, chrf, multi_bleu, paired_bootstrap, summarise, ter
 from multibranch.text import TextPipeline
+from multibranch.text.code import LANGUAGES
 
 
 @dataclass
@@ -50,9 +51,17 @@ def task_of(folder: str | Path) -> str:
 
 
 def data_of(folder: str | Path, given: str | None = None) -> PreparedData:
-    """The prepared corpus to evaluate a model directory on: the one given, or its training's."""
-    if given is not None:
-        return PreparedData.open(given)
+    """The prepared corpus to evaluate a model directory on: the one given, or its training's.
+
+    One that was prepared for another task than the model's is a UserError.
+    """
+    data = _own_data(folder) if given is None else PreparedData.open(given)
+    _check_same_task(folder, data)
+    return data
+
+
+def _own_data(folder: str | Path) -> PreparedData:
+    """The prepared corpus that a model directory was trained on."""
     training = read_config(folder).get("training") or {}
     if not training.get("data"):
         raise UserError(f"{folder} does not say what it was trained on: give --data FOLDER")
@@ -63,6 +72,32 @@ def data_of(folder: str | Path, given: str | None = None) -> PreparedData:
             f"{place.absolute()}: give --data FOLDER"
         )
     return PreparedData.open(place)
+
+
+def _check_same_task(folder: str | Path, data: PreparedData) -> None:
+    """Refuse labelled texts, programs for a model that translates, and the reverse.
+
+    What counts is what both write, not config.json's task: a model may have learnt to write
+    programs as translations.
+    """
+    if data.manifest.get("kind") == "classification":
+        raise UserError(
+            f"{data.folder} holds labelled texts, for classifiers: give --data a folder of pairs "
+            f"for {folder}"
+        )
+    (held, languages), (written, own) = _task_of_text(data.text), _task_of_text(load_text(folder))
+    if held != written:
+        raise UserError(
+            f"{data.folder} was prepared for the task {held} ({languages}), and {folder} is for "
+            f"{written} ({own}): give --data a folder of that task"
+        )
+
+
+def _task_of_text(text: TextPipeline) -> tuple[str, str]:
+    """What pairs of such text are for, translation or code, and their languages."""
+    settings = text.settings
+    task = "code" if settings.target in LANGUAGES else "translation"
+    return task, f"{settings.source} → {settings.target}"
 
 
 def checked_data(
@@ -80,7 +115,6 @@ def checked_data(
         )
     if not (Path(folder) / WEIGHTS).is_file():
         raise UserError(f"{folder} is incomplete: it has no file {WEIGHTS}")
-    load_text(folder)
     saved_options(folder)
     check_branches(folder, branches)
     data = data_of(folder, given)
