@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from multibranch.cli import main
+from multibranch.cli.searching import parse_branches
 from multibranch.data import PreparedData
 from multibranch.data.builtin import builtin
 from multibranch.decoding import Translator
@@ -179,6 +180,21 @@ def test_the_json_says_how_was_searched(
         assert status == 0
         assert tuple(found[name] for name in names) == first
         assert tuple(found["comparison"][name] for name in names) == second
+
+
+def test_the_branches_are_read_once(
+    models: list[Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    read: list[str | None] = []
+
+    def counted(said: str | None) -> list[int] | None:
+        read.append(said)
+        return parse_branches(said)
+
+    monkeypatch.setattr("multibranch.cli.searching.parse_branches", counted)
+    words = (*models, "--compare", models[1], "--branches", "2", "--limit", 2, "--json")
+    status, out, _ = called(capsys, "evaluate", *words)
+    assert (status, json.loads(out)["branches"], read) == (0, [2], ["2"])
 
 
 def test_several_seeds_and_a_comparison(

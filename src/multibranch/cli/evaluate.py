@@ -53,6 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     from multibranch.cli.output import check_writable
+    from multibranch.cli.searching import parse_branches
     from multibranch.errors import UserError
     from multibranch.tasks.evaluation import task_of
 
@@ -68,7 +69,9 @@ def run(args: argparse.Namespace) -> None:
     if task == "understanding":
         _refuse_search_options(args)
         _evaluate_classifier(args)
-    elif task == "code":
+        return
+    args.branches = parse_branches(args.branches)
+    if task == "code":
         _evaluate_code(args)
     else:
         _evaluate_translation(args)
@@ -103,7 +106,7 @@ def _evaluate_code(args: argparse.Namespace) -> None:
 
     from multibranch.cli.code_scores import show_code_scores
     from multibranch.cli.progress import counting
-    from multibranch.cli.searching import parse_branches, tell_of_kernels
+    from multibranch.cli.searching import tell_of_kernels
     from multibranch.tasks.code import evaluate_code
     from multibranch.tasks.evaluation import data_of
 
@@ -121,7 +124,7 @@ def _evaluate_code(args: argparse.Namespace) -> None:
             output=args.output,
             device=args.device,
             precision=args.precision,
-            branches=parse_branches(args.branches),
+            branches=args.branches,
             progress=progress,
             **_search(args),
         )
@@ -134,16 +137,15 @@ def _evaluate_code(args: argparse.Namespace) -> None:
 def _evaluate_translation(args: argparse.Namespace) -> None:
     from pathlib import Path
 
-    from multibranch.cli.searching import parse_branches, tell_of_kernels
+    from multibranch.cli.searching import tell_of_kernels
     from multibranch.disk import naming, replaced_file
     from multibranch.tasks import evaluation
 
     args.split = args.split or "test"
     folders = [*args.models, *([args.compare] if args.compare else [])]
-    branches = parse_branches(args.branches)
     corpora = {  # of every model before the first is decoded, which may take long
         folder: evaluation.checked_data(
-            folder, split=args.split, given=args.data, branches=branches
+            folder, split=args.split, given=args.data, branches=args.branches
         )
         for folder in folders
     }
@@ -181,7 +183,6 @@ def _evaluate_translation(args: argparse.Namespace) -> None:
 
 def _decode(folder: str, data: Any, args: argparse.Namespace) -> Any:
     from multibranch.cli.progress import counting
-    from multibranch.cli.searching import parse_branches
     from multibranch.tasks import evaluation
 
     total = len(data.lines(args.split, "source")[: args.limit])
@@ -193,7 +194,7 @@ def _decode(folder: str, data: Any, args: argparse.Namespace) -> Any:
             limit=args.limit,
             device=args.device,
             precision=args.precision,
-            branches=parse_branches(args.branches),
+            branches=args.branches,
             progress=progress,
             **_search(args),
         )
@@ -206,10 +207,9 @@ def _search(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _told_search(folder: str, args: argparse.Namespace) -> dict[str, Any]:
-    from multibranch.cli.searching import parse_branches
     from multibranch.tasks import evaluation
 
-    return evaluation.search_of(folder, branches=parse_branches(args.branches), **_search(args))
+    return evaluation.search_of(folder, branches=args.branches, **_search(args))
 
 
 def _show(result: dict[str, Any]) -> None:
