@@ -100,16 +100,21 @@ def differences(one: Any, other: Any) -> list[tuple[str, Any, Any]]:
 
 
 def check_ranges(config: Any, ranges: Mapping[str, tuple[float, float]]) -> None:
-    """Refuse a number, or one in a list, that is not at least the first and below the second."""
-    for name, (least, below) in ranges.items():
+    """`check_range` of all values that have one, by their sections and keys."""
+    for name, limits in ranges.items():
         section, key = name.split(".")
-        value = getattr(getattr(config, section), key)
-        for number in value if isinstance(value, list) else [value]:
-            if number is not None and not least <= number < below:
-                # One just above a round number is there to let that number in.
-                word = "at most" if float(f"{below:g}") < below else "below"
-                limit = f" and {word} {below:g}" if below < math.inf else ""
-                raise UserError(f"{name} must be at least {least:g}{limit}, not {number}")
+        check_range(name, getattr(getattr(config, section), key), limits)
+
+
+def check_range(name: str, value: Any, limits: tuple[float, float]) -> None:
+    """Refuse a number, or one in a list, that is not at least the first and below the second."""
+    least, below = limits
+    for number in value if isinstance(value, list) else [value]:
+        if number is not None and not least <= number < below:
+            # One just above a round number is there to let that number in.
+            word = "at most" if float(f"{below:g}") < below else "below"
+            limit = f" and {word} {below:g}" if below < math.inf else ""
+            raise UserError(f"{name} must be at least {least:g}{limit}, not {number}")
 
 
 def _parse(text: str, *, where: str) -> Any:

@@ -19,6 +19,7 @@ from multibranch.study.plan import PLACES, Corpus, Study
 from multibranch.tasks.translation import open_data
 from multibranch.tasks.understanding_config import UnderstandingConfig
 from multibranch.training import Config
+from multibranch.training.config import RANGES
 from multibranch.training.run_folder import FREE_KEYS
 
 # What does not make a trained model another one, so that studies can share it. What ends training
@@ -148,6 +149,8 @@ class Bench:
 
         Otherwise it would be met when its turn comes, after hours of other trials.
         """
+        where, penalties = f"{self.study.path}: length_penalties", self.study.length_penalties
+        configuration.check_range(where, penalties, RANGES["decode.length_penalty"])
         for task in sorted({self.task(one) for one in experiments}):
             if self.study.metric not in SCORES[task]:
                 raise UserError(

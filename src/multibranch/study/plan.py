@@ -259,9 +259,6 @@ class Study:
                 )
         if self.seeds < 1:
             raise UserError(f"{self.path}: seeds must be at least 1, not {self.seeds}")
-        for penalty in self.length_penalties:
-            if not -10 <= penalty <= 10:
-                raise UserError(f"{self.path}: length_penalties: {penalty} is not within -10 to 10")
         for number, grid in enumerate(self.grids, 1):
             where = f"{self.path}: grids[{number}]"
             for name in ("seeds", "keep"):
