@@ -113,7 +113,7 @@ def test_a_lease_that_is_renewed_holds_and_one_that_is_not_ends(url: str) -> Non
     for _ in range(6):
         assert two.take_back() == []
         time.sleep(0.1)
-        assert one.renew(trial)
+        assert one.leases.renew(trial)
     assert two.take_back() == []
     time.sleep(0.5)
     assert two.take_back() == [BASE.key]
@@ -121,7 +121,7 @@ def test_a_lease_that_is_renewed_holds_and_one_that_is_not_ends(url: str) -> Non
     again = two.take(BASE)
     assert again not in (None, trial)
     # The first worker was only slow: its result comes too late, and it is told so.
-    assert not one.renew(trial)
+    assert not one.leases.renew(trial)
     assert not one.done(trial, record(BASE))
     assert two.done(again, record(BASE))
     assert [t.state.name for t in two.storage.get_all_trials(two.study_id)].count("FAIL") == 1
@@ -133,8 +133,8 @@ def test_a_worker_of_this_machine_that_is_no_more_is_noticed_at_once(url: str) -
     if not child:
         os._exit(0)
     os.waitpid(child, 0)
-    machine, _, moment = one.worker.rsplit(":", 2)
-    one.worker = f"{machine}:{child}:{moment}"
+    machine, _, moment = one.leases.worker.rsplit(":", 2)
+    one.leases.worker = f"{machine}:{child}:{moment}"
     assert one.take(BASE) is not None
     assert two.take_back() == [BASE.key]
 

@@ -2,8 +2,8 @@
 
 `paper` holds the tables. A study file is read by `plan` into `experiment`s; `bench` gives each its
 configuration and folder, `trial` runs one. `order` says which is next, `storage` keeps them in a
-database with leases, `worker` takes them from it. `scoring` scores translations, `results` sums up,
-`layout`, `markdown`, `plots` and `page` show it, `reporting` puts it together. `searching` goes
+database, `worker` takes them from it, by `leases`. `scoring` scores translations, `results` sums
+up, `layout`, `markdown`, `plots` and `page` show it, `reporting` puts it together. `searching` goes
 beyond the grid.
 """
 

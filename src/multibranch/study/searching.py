@@ -20,9 +20,10 @@ from multibranch.disk import write_json
 from multibranch.errors import UserError
 from multibranch.study.bench import Bench
 from multibranch.study.experiment import Experiment
+from multibranch.study.leases import is_known_dead, worker_name
 from multibranch.study.plan import Search
 from multibranch.study.scoring import scores_of
-from multibranch.study.storage import is_known_dead, open_storage, worker_name
+from multibranch.study.storage import open_storage
 from multibranch.study.telling import TELL_EVERY, Tell, telling
 from multibranch.study.trial import Busy, Watch, claimed, device_name, tidy
 from multibranch.tasks.evaluation import decode_split

@@ -1,29 +1,24 @@
 """Trials in a database that many workers share: Optuna's storage as a queue with leases.
 
 A trial waits, is taken, and is done or has failed; its state changes in one transaction, so that
-of two workers only one takes it. Who takes a trial holds it by a lease that is renewed while
-the worker lives. A lease that is not renewed any more is ended by whoever notices: the old trial is
-set to failed, which only one can do, and a new one waits for the same experiment; its training goes
-on from its checkpoint. No worker compares its clock with another's: it watches, by its own clock,
-whether the number in the lease changes.
+of two workers only one takes it. Who takes a trial holds it by a lease (multibranch.study.leases).
+One that is not renewed any more is ended by whoever notices: the old trial is set to failed, which
+only one can do, and a new one waits for the same experiment; its training goes on from its
+checkpoint.
 """
 
 import fcntl
 import json
-import os
 import re
-import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from multibranch.disk import alive
 from multibranch.errors import UserError, needed
 from multibranch.study.experiment import Experiment
-
-LEASE = 60.0  # seconds without renewal after which a worker counts as gone
+from multibranch.study.leases import FINISHED, LEASE, Leases
 
 
 def default_url(output: Path) -> str:
@@ -106,10 +101,7 @@ class Queue:
         self.storage = storage
         self.experiments = list(experiments)
         self.fingerprints = fingerprints or {}
-        self.lease = lease
-        self.worker = worker_name()
-        self._seen: dict[int, tuple[Any, float]] = {}
-        self._beats = 0
+        self.leases = Leases(storage, seconds=lease)
         self.study_id = self._study(name)
 
     def _study(self, name: str) -> int:
@@ -196,8 +188,7 @@ class Queue:
         for trial in self.storage.get_all_trials(self.study_id, deepcopy=False, states=waiting):
             standing = there.get(trial.user_attrs.get("key")) if self._is_wanted(trial) else None
             if standing is not None and standing.number < trial.number:
-                with suppress(*self._finished_errors()):
-                    self.storage.set_trial_state_values(trial._trial_id, self.state.FAIL)
+                self.leases.end(trial._trial_id)
 
     def _add(self, key: str, group: str, state: Any = None, **attributes: Any) -> int:
         state = self.state.WAITING if state is None else state
@@ -217,11 +208,11 @@ class Queue:
         try:
             with self._alone():
                 taken = self.storage.set_trial_state_values(trial._trial_id, self.state.RUNNING)
-        except self._finished_errors():
+        except FINISHED:
             return None
         if not taken:
             return None
-        self.renew(trial._trial_id)
+        self.leases.renew(trial._trial_id)
         return int(trial._trial_id)
 
     @contextmanager
@@ -236,41 +227,17 @@ class Queue:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
 
-    def renew(self, trial_id: int) -> bool:
-        """Give a sign of life; False when the trial is not ours any more."""
-        self._beats += 1
-        lease = {"worker": self.worker, "beat": self._beats, "at": round(time.time(), 1)}
-        try:
-            self.storage.set_trial_user_attr(trial_id, "lease", lease)
-        except self._finished_errors():
-            return False
-        return True
-
     def take_back(self) -> list[str]:
         """End the leases of workers that are gone; the keys of what waits again."""
         freed = []
         for key, trial in self.trials().items():
-            if trial.state != self.state.RUNNING or not self._is_gone(trial):
+            if trial.state != self.state.RUNNING or not self.leases.is_gone(trial):
                 continue
-            try:
-                self.storage.set_trial_state_values(trial._trial_id, self.state.FAIL)
-            except self._finished_errors():
+            if not self.leases.end(trial._trial_id):
                 continue  # it ended after all, or another worker ended its lease
             self._add(key, trial.user_attrs.get("group", ""), retry_of=trial.number)
             freed.append(key)
         return freed
-
-    def _is_gone(self, trial: Any) -> bool:
-        lease = trial.user_attrs.get("lease")
-        if lease and is_known_dead(lease["worker"]):
-            return True
-        now = time.monotonic()
-        beat = None if lease is None else (lease["worker"], lease["beat"])
-        seen, since = self._seen.setdefault(trial._trial_id, (beat, now))
-        if seen != beat:
-            self._seen[trial._trial_id] = (beat, now)
-            return False
-        return now - since > self.lease
 
     # -- Ending -----------------------------------------------------------------------------
 
@@ -281,24 +248,19 @@ class Queue:
             return bool(
                 self.storage.set_trial_state_values(trial_id, self.state.COMPLETE, [_value(record)])
             )
-        except self._finished_errors():
+        except FINISHED:
             return False
 
     def failed(self, trial_id: int, error: str) -> None:
         """The experiment itself failed, and would again."""
-        try:
+        with suppress(FINISHED):
             self.storage.set_trial_user_attr(trial_id, "error", error)
-            self.storage.set_trial_state_values(trial_id, self.state.FAIL)
-        except self._finished_errors():
-            pass
+            self.leases.end(trial_id)
 
     def give_back(self, experiment: Experiment, trial_id: int) -> None:
         """Stop before the end: the experiment waits again."""
-        try:
-            self.storage.set_trial_state_values(trial_id, self.state.FAIL)
-        except self._finished_errors():
-            return
-        self._add(experiment.key, experiment.group)
+        if self.leases.end(trial_id):
+            self._add(experiment.key, experiment.group)
 
     def forget_failures(self) -> int:
         """Let what failed wait again; how many that are."""
@@ -326,14 +288,10 @@ class Queue:
         elif there is not None and there.state == self.state.FAIL:
             self._forget([there])
         elif there is not None:
-            with suppress(*self._finished_errors()):
-                self.storage.set_trial_state_values(there._trial_id, self.state.FAIL)
+            self.leases.end(there._trial_id)
         content = {"record": json.dumps(record), "fingerprint": record.get("fingerprint")}
         self._add(record["key"], group, self.state.COMPLETE, value=_value(record), **content)
         return True
-
-    def _finished_errors(self) -> tuple[type[Exception], ...]:
-        return (RuntimeError, self.optuna.exceptions.UpdateFinishedTrialError)
 
 
 def _fingerprint(trial: Any) -> str | None:
@@ -348,23 +306,3 @@ def _value(record: dict[str, Any]) -> float:
     """A trial's value: the score on the validation set, by which models may be chosen."""
     valid = record.get("valid_bleu") or {}
     return float(max(valid.values(), default=record.get("valid_score", 0.0)))
-
-
-def worker_name() -> str:
-    """A name that tells this process from all others, here and elsewhere."""
-    return f"{_machine()}:{os.getpid()}:{time.time_ns()}"
-
-
-def is_known_dead(worker: str) -> bool:
-    """Whether a worker ran on this machine and runs no more; of other machines nothing is known."""
-    machine, process, _ = worker.rsplit(":", 2)
-    return machine == _machine() and not alive(int(process))
-
-
-def _machine() -> str:
-    """This machine and its process numbers: in containers, both may differ."""
-    try:
-        space = Path("/proc/self/ns/pid").readlink().name.strip("pid:[]")
-    except OSError:
-        space = ""
-    return f"{socket.gethostname()}/{space}"

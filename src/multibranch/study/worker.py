@@ -15,9 +15,10 @@ from typing import Any
 from multibranch.errors import UserError, counted
 from multibranch.study.bench import Bench
 from multibranch.study.experiment import Experiment
+from multibranch.study.leases import LEASE
 from multibranch.study.order import hopeless, next_experiment
 from multibranch.study.scoring import scored
-from multibranch.study.storage import LEASE, Queue, open_storage
+from multibranch.study.storage import Queue, open_storage
 from multibranch.study.telling import TELL_EVERY, Tell, telling
 from multibranch.study.trial import Busy, Stopped, run_trial, tidy
 
@@ -91,7 +92,7 @@ def _run(
     job: Work, queue: Queue, experiment: Experiment, trial: int, tell: Tell
 ) -> dict[str, Any] | None:
     try:
-        with _renewed(queue, trial):
+        with queue.leases.renewed(trial):
             watch = telling(
                 experiment.key, tell, updates=_most_updates(job, experiment), every=job.tell_every
             )
@@ -129,28 +130,6 @@ def _started_from(job: Work) -> set[str]:
     """The cells whose models others of the study start from, be those asked for now or later."""
     every = (*job.bench.study.experiments(seeds=1), *job.experiments)
     return {experiment.parent.cell for experiment in every if experiment.parent is not None}
-
-
-@contextmanager
-def _renewed(queue: Queue, trial: int) -> Iterator[None]:
-    """Renew the lease of a trial in the background."""
-    ended = threading.Event()
-
-    def renew() -> None:
-        while not ended.wait(queue.lease / 4):
-            try:
-                if not queue.renew(trial):
-                    return
-            except Exception:  # a storage that does not answer now may answer next time
-                continue
-
-    thread = threading.Thread(target=renew, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
 
 
 def count(job: Work, states: dict[str, str]) -> dict[str, int]:
