@@ -3,6 +3,8 @@
 import json
 import os
 import signal
+import threading
+import time
 import warnings
 from collections import Counter
 from collections.abc import Callable
@@ -149,6 +151,79 @@ def test_a_trial_that_ctrl_c_stops_is_told_so_and_leaves_no_checkpoint(
     study = optuna.load_study(study_name="tiny-search", storage=f"sqlite:///{tmp_path}/study.db")
     assert [trial.state.name for trial in study.get_trials()] == ["FAIL"]
     assert not list((tmp_path / "search").glob("**/*.safetensors"))
+
+
+def begun_elsewhere(url: str, *, beat: int) -> Any:
+    """A trial that a worker of another machine has begun, and its study."""
+    study = optuna.load_study(study_name="tiny-search", storage=url)
+    trial = study.ask()
+    trial.set_user_attr("lease", {"worker": "elsewhere/1:1:1", "beat": beat})
+    return study, trial
+
+
+def test_a_trial_whose_worker_is_silent_on_another_machine_does_not_count(
+    write_study: Callable[..., Path], tmp_path: Path
+) -> None:
+    bench = Bench(load_study(str(write_study())), tmp_path / "out", device="cpu")
+    url, lines = f"sqlite:///{tmp_path}/s.db", []
+    search(bench, url=url, trials=1, tell=lines.append)
+    study, _ = begun_elsewhere(url, beat=3)
+    lines.clear()
+    found = search(bench, url=url, trials=2, lease=1.0, tell=lines.append)
+    assert found["trials"] == 2
+    assert lines[:2] == [
+        "waiting for 1 trial of other workers",
+        "trial 1: its worker is gone: it does not count",
+    ]
+    assert [trial.state.name for trial in study.get_trials()] == ["COMPLETE", "FAIL", "COMPLETE"]
+
+
+def test_a_trial_whose_worker_gives_signs_is_waited_for(
+    write_study: Callable[..., Path], tmp_path: Path
+) -> None:
+    bench = Bench(load_study(str(write_study())), tmp_path / "out", device="cpu")
+    url, lines = f"sqlite:///{tmp_path}/s.db", []
+    search(bench, url=url, trials=1, tell=lines.append)
+    study, trial = begun_elsewhere(url, beat=0)
+
+    def go_on() -> None:
+        for beat in range(1, 10):
+            time.sleep(0.25)
+            trial.set_user_attr("lease", {"worker": "elsewhere/1:1:1", "beat": beat})
+        study.tell(trial, state=optuna.trial.TrialState.PRUNED)
+
+    other = threading.Thread(target=go_on)
+    other.start()
+    lines.clear()
+    found = search(bench, url=url, trials=2, lease=1.5, tell=lines.append)
+    other.join()
+    assert (found["trials"], found["pruned"]) == (2, 1)
+    assert lines == ["waiting for 1 trial of other workers"]
+    assert len(study.get_trials()) == 2
+
+
+def test_a_search_gives_signs_while_it_trains_and_gives_up_a_trial_that_was_taken_for_gone(
+    write_study: Callable[..., Path], tmp_path: Path
+) -> None:
+    bench = Bench(load_study(str(write_study(every=1))), tmp_path / "out", device="cpu")
+    url = f"sqlite:///{tmp_path}/s.db"
+    lines: list[str] = []
+    beats: set[int] = set()
+
+    def tell(line: str) -> None:
+        lines.append(line)
+        study = optuna.load_study(study_name="tiny-search", storage=url)
+        trial = study.get_trials()[-1]
+        beats.add(trial.user_attrs["lease"]["beat"])
+        if line.startswith("trial 0: update 4 "):
+            study.tell(0, state=optuna.trial.TrialState.FAIL)
+
+    found = search(bench, url=url, trials=1, tell=tell, tell_every=0.0)
+    assert len(beats) >= 4
+    assert "trial 0: another worker took this one for gone: it does not count" in lines
+    assert found["trials"] == 1
+    assert (found["own"]["trial"], found["best"][0]["trial"]) == (1, 1)
+    assert not list((tmp_path / "out" / "search" / "tiny-search-0").glob("**/*.safetensors"))
 
 
 @pytest.mark.parametrize(

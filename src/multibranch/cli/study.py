@@ -66,6 +66,7 @@ Optuna's TPE proposes; what is worse than the median at the same update is prune
 is the study's own model, where the space has it: what is to be beaten. The search sees the
 validation set only, and its best model and the study's own are scored on the test set at the end.
 --trials counts those of all commands together: the same command with a larger number goes on.
+Commands that search together end when all trials have; that of a worker that is gone is replaced.
 """
 _BOUNDS = {
     "seeds": (1, 1000),
@@ -88,10 +89,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_choice(run)
     run.add_argument("--workers", type=int, help="processes (default: 4 on a GPU, 1 on a CPU)")
     add_device(run)
-    run.add_argument(
-        "--lease", type=float, default=60.0, metavar="SECONDS", help="silence after which a worker "
-        "counts as gone and its trial is taken up by another (default: 60)",
-    )  # fmt: skip
+    _add_lease(run, "its trial is taken up by another")
     run.add_argument(
         "--discard-models", action="store_true", help="keep only models that others start from"
     )
@@ -113,6 +111,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     search.add_argument("--trials", type=int, help="trials in all (default: the study's)")
     search.add_argument("--seed", type=int, default=1, help="of search and models (default: 1)")
     add_device(search)
+    _add_lease(search, "another trial takes its trial's place")
     search.add_argument("--record", metavar="FILE", help="write what was found down as JSON")
     search.add_argument("--json", action="store_true", help="print the best trials as JSON")
 
@@ -146,6 +145,13 @@ def _add_place(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--storage", metavar="URL", help="sqlite:///FILE or postgresql://… (default: a SQLite "
         "file in the output folder)",
+    )  # fmt: skip
+
+
+def _add_lease(parser: argparse.ArgumentParser, then: str) -> None:
+    parser.add_argument(
+        "--lease", type=float, default=60.0, metavar="SECONDS", help="silence after which a worker "
+        f"counts as gone and {then} (default: 60)",
     )  # fmt: skip
 
 
@@ -344,7 +350,9 @@ def _search(args: argparse.Namespace) -> None:
     if args.record is not None:
         check_file(Path(args.record), "--record")
     bench = _bench(args)
-    found = search(bench, url=_url(args), trials=args.trials, seed=args.seed, tell=_tell)
+    found = search(
+        bench, url=_url(args), trials=args.trials, seed=args.seed, lease=args.lease, tell=_tell
+    )
     if args.record is not None:
         words = ["multibranch", "study", "search", args.name, "--trials", str(found["trials"])]
         words += ["--seed", str(args.seed), *bench.words]

@@ -9,6 +9,7 @@ test set, once. The paper leaves this to future work.
 import dataclasses
 import json
 import math
+import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -17,20 +18,21 @@ import torch
 
 from multibranch import __version__
 from multibranch.disk import write_json
-from multibranch.errors import UserError
+from multibranch.errors import UserError, counted
 from multibranch.study.bench import Bench
 from multibranch.study.experiment import Experiment
-from multibranch.study.leases import is_known_dead, worker_name
+from multibranch.study.leases import LEASE, Leases, Lost
 from multibranch.study.plan import Search
 from multibranch.study.scoring import scores_of
 from multibranch.study.storage import open_storage
 from multibranch.study.telling import TELL_EVERY, Tell, telling
-from multibranch.study.trial import Busy, Watch, claimed, device_name, tidy
+from multibranch.study.trial import Busy, Stopped, Watch, claimed, device_name, tidy
 from multibranch.tasks.evaluation import decode_split
 from multibranch.training import Config, Trainer
 
 SHOWN = 5  # trials that the search tells of at its end
 STEP = 0.05  # between the rates that it tries
+POLL = 0.5  # seconds between two looks at the trials of other workers
 
 
 def search(
@@ -39,17 +41,23 @@ def search(
     url: str,
     trials: int | None = None,
     seed: int = 1,
+    lease: float = LEASE,
     tell: Tell,
     tell_every: float = TELL_EVERY,
 ) -> dict[str, Any]:
-    """Run trials until there are so many in all, by whichever workers; the best of them."""
+    """Run trials until there are so many in all, by whichever workers; the best of them.
+
+    lease: seconds after which the trial of a worker that gives no sign does not count any more.
+    """
     import optuna
 
     space = bench.study.search
     wanted = space.trials if trials is None else trials
     base = _base(bench, seed)
+    storage = open_storage(url)
+    leases = Leases(storage, seconds=lease)
     optuna_study = optuna.create_study(
-        storage=open_storage(url),
+        storage=storage,
         study_name=f"{bench.study.name}-search",
         direction="minimize",
         load_if_exists=True,
@@ -60,25 +68,27 @@ def search(
         ),
     )
     _check_same(optuna_study, bench)
-    while True:
-        _forget_dead(optuna_study)
-        states = optuna_study.get_trials(deepcopy=False)
-        begun = [t for t in states if t.state.name in ("COMPLETE", "PRUNED", "RUNNING")]
-        if len(begun) >= wanted:
-            break
-        fixed = None if any(map(_is_own, begun)) else own_model(space, base)
-        optuna_study.sampler = _sampler(space, seed, done=len(states), fixed=fixed)
+    while _wants_another(optuna_study, wanted, leases, tell):
+        begun = optuna_study.get_trials(deepcopy=False)
+        tried = any(_is_own(trial) for trial in begun if trial.state.name != "FAIL")
+        fixed = None if tried else own_model(space, base)
+        optuna_study.sampler = _sampler(space, seed, done=len(begun), fixed=fixed)
         trial = optuna_study.ask()
-        trial.set_user_attr("worker", worker_name())
+        leases.renew(trial._trial_id)
         trial.set_user_attr("own", fixed is not None)
         config = propose(trial, space, base)
         name = f"trial {trial.number}"
         tell(f"{name}: {describe(config)}")
         told = telling(name, tell, updates=config.train.max_updates, every=tell_every)
-        value, state = _run(bench, optuna_study, trial, config, told)
-        if state is optuna.trial.TrialState.FAIL:
+        try:
+            with leases.renewed(trial._trial_id):
+                value = _run(bench, optuna_study, trial, config, told, leases)
+        except Stopped:
             tell(f"{name}: stopped, and does not count")
-            raise KeyboardInterrupt
+            raise KeyboardInterrupt from None
+        except Lost:
+            tell(f"{name}: another worker took this one for gone: it does not count")
+            continue
         tell(f"{name}: {'pruned' if value is None else f'loss {value:.4f}'}")
     return _report(bench, optuna_study, base)
 
@@ -100,14 +110,29 @@ def _check_same(study: Any, bench: Bench) -> None:
         )
 
 
-def _forget_dead(study: Any) -> None:
-    """Trials of processes of this machine that are no more do not count."""
-    import optuna
+def _wants_another(study: Any, wanted: int, leases: Leases, tell: Tell) -> bool:
+    """Whether another trial is to be begun; False when there are as many as wanted, all ended.
 
-    for trial in study.get_trials(deepcopy=False):
-        worker = trial.user_attrs.get("worker")
-        if trial.state.name == "RUNNING" and worker is not None and is_known_dead(worker):
-            study.tell(trial.number, state=optuna.trial.TrialState.FAIL, skip_if_finished=True)
+    Where those that other workers are at would be enough, it waits for them: the trial of a worker
+    that is gone does not count.
+    """
+    waiting = False
+    while True:
+        trials = study.get_trials(deepcopy=False)
+        running = [trial for trial in trials if trial.state.name == "RUNNING"]
+        gone = [trial for trial in running if leases.is_gone(trial)]
+        for trial in gone:
+            if leases.end(trial._trial_id):
+                tell(f"trial {trial.number}: its worker is gone: it does not count")
+        if gone:
+            continue  # one may have ended in the meantime after all
+        ended = sum(trial.state.name in ("COMPLETE", "PRUNED") for trial in trials)
+        if ended >= wanted or ended + len(running) < wanted:
+            return ended < wanted
+        if not waiting:
+            tell(f"waiting for {counted(len(running), 'trial')} of other workers")
+        waiting = True
+        time.sleep(POLL)
 
 
 def _is_own(trial: Any) -> bool:
@@ -222,20 +247,28 @@ def describe(config: Config) -> str:
 
 
 def _run(
-    bench: Bench, study: Any, trial: Any, config: Config, told: Watch
-) -> tuple[float | None, Any]:
-    """Train a proposal; its validation loss, or None when it was pruned or stopped."""
+    bench: Bench, study: Any, trial: Any, config: Config, told: Watch, leases: Leases
+) -> float | None:
+    """Train a proposal; its validation loss, or None when it was pruned.
+
+    One that a signal stopped, or whose lease another worker ended, does not count, and leaves
+    nothing: the next proposal is another.
+    """
     import optuna
 
-    states = optuna.trial.TrialState
     folder = bench.output / "search" / f"{study.study_name}-{trial.number}"
     config = dataclasses.replace(
         config, train=dataclasses.replace(config.train, output=str(folder))
     )
     step = iter(range(10**9))
 
+    def hold() -> None:
+        if not leases.renew(trial._trial_id):
+            raise Lost
+
     def watch(record: dict[str, Any]) -> None:
         told({**record, "loss": record["plain"]})  # which the search compares
+        hold()
         trial.report(record["plain"], next(step))
         if trial.should_prune() and not trial.user_attrs["own"]:  # the one to beat is seen through
             raise optuna.TrialPruned
@@ -244,16 +277,19 @@ def _run(
         with claimed(folder):
             trainer = Trainer(config, bench.open(_first(bench)), watch=watch, quiet=True)
             outcome = trainer.run()
+        if outcome.interrupted:
+            leases.end(trial._trial_id)
+            raise Stopped
+        hold()
     except optuna.TrialPruned:
-        study.tell(trial, state=states.PRUNED)
+        study.tell(trial, state=optuna.trial.TrialState.PRUNED)
         tidy(folder, model=True)
-        return None, states.PRUNED
+        return None
+    except (Stopped, Lost):
+        tidy(folder, model=True)
+        raise
     except Busy:
         raise UserError(f"{folder} is in use by another process") from None
-    if outcome.interrupted:
-        study.tell(trial, state=states.FAIL)
-        tidy(folder, model=True)  # the next command asks for another proposal
-        return None, states.FAIL
     value = outcome.progress.best_plain
     assert value is not None
     trial.set_user_attr("parameters", outcome.parameters)
@@ -261,7 +297,7 @@ def _run(
     trial.set_user_attr("model", json.dumps(dataclasses.asdict(config.model)))
     study.tell(trial, value)
     tidy(folder)
-    return float(value), states.COMPLETE
+    return float(value)
 
 
 def _report(bench: Bench, study: Any, base: Config) -> dict[str, Any]:
