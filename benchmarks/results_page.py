@@ -32,19 +32,18 @@ paper's, whose corpora these are not. How to run and extend the studies: [study.
 def page(folder: Path = RESULTS) -> str:
     """The whole page."""
     files = sorted(folder.glob("*.json"))
-    parts, shown = [INTRODUCTION], set()
+    parts = [INTRODUCTION]
     for heading, start, section in SECTIONS:
         found = [path for path in files if path.name.startswith(start)]
+        files = [path for path in files if path not in found]
         if not found:
             continue
-        shown |= set(found)
         if heading:
             parts.append(f"## {heading}")
         for path in found:
             parts += section(path, json.loads(path.read_text(encoding="utf-8")))
-    rest = [path for path in files if path not in shown]
-    if rest:
-        parts += ["## Further records", _further(rest)]
+    if files:
+        parts += ["## Further records", _further(files)]
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
 
@@ -418,7 +417,14 @@ def _further(paths: list[Path]) -> str:
 
 
 Section = Callable[[Path, dict[str, Any]], list[str]]
+# In the order of the page; a record is shown by the first whose beginning its name has.
 SECTIONS: list[tuple[str, str, Section]] = [
+    # The main study of a corpus, and then what builds on it.
+    ("", "study-ted-de-en", study),
+    ("", "study-ted-paper", study),
+    ("", "study-ted-", study),
+    ("", "study-multi30k-small", study),
+    ("", "study-multi30k-", study),
     ("", "study-", study),
     ("Beyond the paper's grid", "search-", searched),
     ("TED talks, German → English: two stages", "ted-two-stage", two_stage),

@@ -284,6 +284,22 @@ def test_the_results_page_is_what_the_records_give() -> None:
         assert f"(../benchmarks/results/{path.name})" in written
 
 
+def test_the_main_study_of_a_corpus_stands_before_what_builds_on_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = load("results_page")
+    names = ["ted-beyond", "ted-de-en", "ted-paper", "builtin", "multi30k-ffn", "multi30k-small"]
+    for name in names:
+        (tmp_path / f"study-{name}-h200.json").write_text("{}", encoding="utf-8")
+    sections = [
+        (head, start, lambda path, content: [path.stem]) for head, start, _ in made.SECTIONS
+    ]
+    monkeypatch.setattr(made, "SECTIONS", sections)
+    shown = [line for line in made.page(tmp_path).splitlines() if line.startswith("study-")]
+    order = ["ted-de-en", "ted-paper", "ted-beyond", "multi30k-small", "multi30k-ffn", "builtin"]
+    assert shown == [f"study-{name}-h200" for name in order]
+
+
 def test_records_hold_no_sentences() -> None:
     for path in (ROOT / "benchmarks" / "results").glob("study-*.json"):
         for trial in json.loads(path.read_text(encoding="utf-8"))["trials"]:
