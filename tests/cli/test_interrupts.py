@@ -54,6 +54,33 @@ def test_ctrl_c_before_the_verb_runs_is_one_line(
     assert signal.getsignal(signal.SIGINT) is before
 
 
+LATE = "import atexit, os, signal, sys\nfrom multibranch.cli import main\n"
+AT_EXIT = "atexit.register(os.kill, os.getpid(), signal.SIGINT)\n"
+AT_THE_END = """
+class Last:
+    def __del__(self, kill=os.kill, process=os.getpid(), number=signal.SIGINT):
+        kill(process, number)
+last = Last()
+"""
+
+
+@pytest.mark.parametrize("moment", [AT_EXIT, AT_THE_END])
+def test_ctrl_c_comes_too_late_once_only_pythons_own_end_is_left(
+    moment: str, tmp_path: Path
+) -> None:
+    script = tmp_path / "multibranch.py"
+    script.write_text(LATE + moment + "sys.exit(main())\n", encoding="utf-8")
+    result = subprocess.run(
+        [sys.executable, "-P", script, "study", "list", "builtin"],
+        env={**os.environ, "PYTHONPATH": str(SOURCE)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.startswith("builtin.")
+
+
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
     counter = WordCounter()

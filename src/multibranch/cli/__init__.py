@@ -14,7 +14,7 @@ from typing import NoReturn
 
 from multibranch import __version__
 from multibranch.cli.formatting import HelpFormatter
-from multibranch.cli.interrupts import STATUS, import_interruptible
+from multibranch.cli.interrupts import STATUS, ignore_interrupts, import_interruptible
 from multibranch.errors import UserError, is_out_of_memory
 
 VERBS = {
@@ -36,13 +36,20 @@ VERBS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one verb; give back the exit status (0 done, 2 wrong input, 130 interrupted)."""
+    """Run one verb; give back the exit status (0 done, 2 wrong input, 130 interrupted).
+
+    Without arguments it is the command itself, which ends with the verb: once that is done, Ctrl-C
+    does nothing. After an interrupt another one still ends what is left of it.
+    """
     words = list(sys.argv[1:] if arguments is None else arguments)
     verb = next((word for word in words if word in VERBS), None)
     answer = f"multibranch {verb}: interrupted" if verb else "multibranch: interrupted"
     with import_interruptible(answer):
         try:
-            return _run(words, verb)
+            status = _run(words, verb)
+            if arguments is None:
+                ignore_interrupts()
+            return status
         except KeyboardInterrupt:
             print(answer, file=sys.stderr)
             return STATUS

@@ -34,7 +34,8 @@ def import_interruptible(answer: str) -> Iterator[None]:
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        if signal.getsignal(signal.SIGINT) is stop:  # and is not to be ignored from now on
+            signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @contextmanager
@@ -57,6 +58,15 @@ def uninterruptible_once(done: Callable[[], bool]) -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def ignore_interrupts() -> None:
+    """Let Ctrl-C do nothing any more: all is done, and only Python's own end is left.
+
+    There it would end by the signal what has succeeded.
+    """
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _importing_torch(frame: FrameType | None) -> bool:
