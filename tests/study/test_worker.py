@@ -6,6 +6,7 @@ import re
 import shutil
 import signal
 import subprocess
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ from multibranch.cli.study import _tell
 from multibranch.study.bench import Bench
 from multibranch.study.plan import choose, load_study
 from multibranch.study.storage import Queue, open_storage
+from multibranch.study.trial import claimed
 from multibranch.study.worker import Work, run_workers
 
 pytest.importorskip("optuna")
@@ -144,6 +146,28 @@ def test_a_killed_workers_trial_goes_on_where_it_was_saved(
     # The first update's record, with its own time, is still the killed worker's.
     assert log.read_text(encoding="utf-8").splitlines()[0] == before
     assert json.loads((folder / "trial.json").read_text(encoding="utf-8"))["updates"] == 150
+
+
+def test_a_trial_that_another_process_is_at_is_looked_for_again_without_filling_the_storage(
+    write_study: Callable[..., Path], tmp_path: Path
+) -> None:
+    """As where two studies of one output folder have an experiment in common."""
+    bench = Bench(load_study(str(write_study())), tmp_path / "out", device="cpu")
+    experiments = choose(bench.study.experiments(), [BASELINE])
+    url, lines = f"sqlite:///{tmp_path}/study.db", []
+    other = threading.Event()
+
+    def hold() -> None:
+        with claimed(bench.folder(experiments[0])):
+            other.wait(2.5)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    assert run_workers(Work(bench, experiments, url), 1, tell=lines.append) == {"done": 1}
+    holder.join()
+    assert lines.count(f"{BASELINE}: another process is at it; waiting for that one") == 1
+    states = [trial.state.name for trial in trials_of(url, Path("tiny"))]
+    assert states == ["FAIL", "COMPLETE"]
 
 
 def models_in(out: Path) -> set[str]:

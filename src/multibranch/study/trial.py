@@ -293,6 +293,15 @@ def claimed(folder: Path) -> Iterator[None]:
         yield
 
 
+def is_claimed(folder: Path) -> bool:
+    """Whether another process is at work on the trial."""
+    try:
+        with claimed(folder):
+            return False
+    except Busy:
+        return True
+
+
 def device_name(device: str) -> str:
     """The device that trials run on, for their records."""
     if device != "cpu" and torch.cuda.is_available():

@@ -20,7 +20,7 @@ from multibranch.study.order import hopeless, next_experiment
 from multibranch.study.scoring import scored
 from multibranch.study.storage import Queue, open_storage
 from multibranch.study.telling import TELL_EVERY, Tell, telling
-from multibranch.study.trial import Busy, Stopped, run_trial, tidy
+from multibranch.study.trial import Busy, Stopped, is_claimed, run_trial, tidy
 
 POLL = 0.5  # seconds between two looks at a storage that has nothing to take
 
@@ -57,11 +57,13 @@ def work(
     queue = job.queue()
     queue.fill()
     group = ""
+    busy: list[Experiment] = []  # which other processes are at, though this storage has none
     while True:
         for key in queue.take_back():
             tell(f"{key}: its worker is gone; taking it up again")
         queue.fill()
-        states = queue.states()
+        busy = [experiment for experiment in busy if is_claimed(job.bench.folder(experiment))]
+        states = queue.states() | {experiment.key: "running" for experiment in busy}
         chosen = next_experiment(job.experiments, states, group=group, here=lambda e: _here(job, e))
         if chosen is None:
             lost = {experiment.key for experiment in hopeless(job.experiments, states)}
@@ -78,7 +80,13 @@ def work(
             continue
         group = chosen.group
         tell(f"{chosen.key}: {chosen.title()}")
-        record = _run(job, queue, chosen, trial, tell_within or tell)
+        try:
+            record = _run(job, queue, chosen, trial, tell_within or tell)
+        except Busy:
+            # Of a study with the same output folder, say, or a worker that was taken for gone.
+            tell(f"{chosen.key}: another process is at it; waiting for that one")
+            busy.append(chosen)
+            continue
         if record is not None:
             tell(f"{chosen.key}: {_summary(job, record)}; {_progress(job, queue.states())}")
 
@@ -91,6 +99,7 @@ def _here(job: Work, experiment: Experiment) -> bool:
 def _run(
     job: Work, queue: Queue, experiment: Experiment, trial: int, tell: Tell
 ) -> dict[str, Any] | None:
+    """Run a trial that was taken; its record, or None where it failed or came too late."""
     try:
         with queue.leases.renewed(trial):
             watch = telling(
@@ -100,10 +109,8 @@ def _run(
             data = None if record.get("task") == "understanding" else job.bench.open(experiment)
             record = scored(record, job.bench.folder(experiment), data)
     except Busy:
-        # A worker that was taken for gone is still at it: leave it to that one, and look later.
         queue.give_back(experiment, trial)
-        time.sleep(POLL)
-        return None
+        raise
     except (Stopped, KeyboardInterrupt):
         queue.give_back(experiment, trial)
         raise KeyboardInterrupt from None
