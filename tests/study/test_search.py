@@ -153,6 +153,21 @@ def test_a_trial_that_ctrl_c_stops_is_told_so_and_leaves_no_checkpoint(
     assert not list((tmp_path / "search").glob("**/*.safetensors"))
 
 
+def test_a_search_of_another_storage_leaves_the_models_of_the_first_alone(
+    write_study: Callable[..., Path], tmp_path: Path
+) -> None:
+    bench = Bench(load_study(str(write_study())), tmp_path / "out", device="cpu")
+    found = [
+        search(bench, url=f"sqlite:///{tmp_path}/{seed}.db", trials=1, seed=seed, tell=print)
+        for seed in (1, 2, 1)  # the last one finds its trial done, and scores it again
+    ]
+    assert found[0] == found[2]
+    assert found[0]["folder"] != found[1]["folder"]
+    assert found[0]["best"] != found[1]["best"]
+    weights = [(Path(one["folder"]) / "model.safetensors").read_bytes() for one in found[:2]]
+    assert weights[0] != weights[1]
+
+
 def begun_elsewhere(url: str, *, beat: int) -> Any:
     """A trial that a worker of another machine has begun, and its study."""
     study = optuna.load_study(study_name="tiny-search", storage=url)
@@ -223,7 +238,8 @@ def test_a_search_gives_signs_while_it_trains_and_gives_up_a_trial_that_was_take
     assert "trial 0: another worker took this one for gone: it does not count" in lines
     assert found["trials"] == 1
     assert (found["own"]["trial"], found["best"][0]["trial"]) == (1, 1)
-    assert not list((tmp_path / "out" / "search" / "tiny-search-0").glob("**/*.safetensors"))
+    [lost] = (tmp_path / "out" / "search").glob("tiny-search-0-*")
+    assert not list(lost.glob("**/*.safetensors"))
 
 
 @pytest.mark.parametrize(

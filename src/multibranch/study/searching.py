@@ -9,6 +9,7 @@ test set, once. The paper leaves this to future work.
 import dataclasses
 import json
 import math
+import secrets
 import time
 import warnings
 from pathlib import Path
@@ -26,7 +27,7 @@ from multibranch.study.plan import Search
 from multibranch.study.scoring import scores_of
 from multibranch.study.storage import open_storage
 from multibranch.study.telling import TELL_EVERY, Tell, telling
-from multibranch.study.trial import Busy, Stopped, Watch, claimed, device_name, tidy
+from multibranch.study.trial import Stopped, Watch, device_name, tidy
 from multibranch.tasks.evaluation import decode_split
 from multibranch.training import Config, Trainer
 
@@ -256,7 +257,9 @@ def _run(
     """
     import optuna
 
-    folder = bench.output / "search" / f"{study.study_name}-{trial.number}"
+    # Searches of several storages may share an output folder, and have trials of the same number.
+    name = f"{study.study_name}-{trial.number}-{secrets.token_hex(3)}"
+    folder = bench.output / "search" / name
     config = dataclasses.replace(
         config, train=dataclasses.replace(config.train, output=str(folder))
     )
@@ -274,9 +277,8 @@ def _run(
             raise optuna.TrialPruned
 
     try:
-        with claimed(folder):
-            trainer = Trainer(config, bench.open(_first(bench)), watch=watch, quiet=True)
-            outcome = trainer.run()
+        trainer = Trainer(config, bench.open(_first(bench)), watch=watch, quiet=True)
+        outcome = trainer.run()
         if outcome.interrupted:
             leases.end(trial._trial_id)
             raise Stopped
@@ -288,8 +290,6 @@ def _run(
     except (Stopped, Lost):
         tidy(folder, model=True)
         raise
-    except Busy:
-        raise UserError(f"{folder} is in use by another process") from None
     value = outcome.progress.best_plain
     assert value is not None
     trial.set_user_attr("parameters", outcome.parameters)
