@@ -90,6 +90,20 @@ def web(results: Results) -> str:
     return page(results)
 
 
+def test_a_size_that_no_trial_has_recorded_is_left_open() -> None:
+    """As of encoders, whose trials do not count their parameters."""
+    study = load_study("multi30k-small")
+    first, second = study.experiments(seeds=1)[:2]
+    records = [made_record(study, first, 30.0), made_record(study, second, 31.0)]
+    del records[0]["parameters"]
+    found = Results(study, records)
+    rows = [line.split(" | ") for line in markdown(found).splitlines() if line.startswith("| ")]
+    assert [row[8] for row in rows if row[1] in ("de-en", "en-de")] == [
+        "–", f"{records[1]['parameters']:,}"
+    ]  # fmt: skip
+    assert "0.0M" not in page(found) and f">{second.branches}.0M<" in page(found)
+
+
 def test_a_cell_is_the_mean_of_its_seeds_and_differs_from_both_references(
     results: Results,
 ) -> None:

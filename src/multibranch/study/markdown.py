@@ -150,7 +150,7 @@ def cells_table(results: Results) -> str:
                 str(cell),
                 *(difference(cell, name) for name in ("baseline", "continued")),
                 *averages(cell),
-                f"{cell.records[0].get('parameters') or 0:,}",
+                number(cell.records[0].get("parameters"), ","),
                 number(cell.average("updates"), ",.0f"),
                 f"{cell.average('wall_seconds') or 0:.0f}",
                 ", ".join(map(str, cell.seeds)),

@@ -116,6 +116,10 @@ def _ours(cell: CellResult | None, best: list[CellResult]) -> str:
     )
 
 
+def _millions(count: int | None) -> str:
+    return "–" if count is None else f"{count / 1e6:.1f}M"
+
+
 def _cells(results: Results) -> str:
     """All cells, each with the command that repeats it."""
     many = len({cell.experiment.corpus for cell in results.cells.values()}) > 1
@@ -126,7 +130,7 @@ def _cells(results: Results) -> str:
             difference(cell, "baseline"),
             difference(cell, "continued"),
             *averages(cell),
-            f"{(cell.records[0].get('parameters') or 0) / 1e6:.1f}M",
+            _millions(cell.records[0].get("parameters")),
             number(cell.average("updates"), ",.0f"),
             f"{cell.average('wall_seconds') or 0:.0f}",
             str(len(cell.seeds)),
