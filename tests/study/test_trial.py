@@ -9,7 +9,7 @@ import pytest
 from multibranch.errors import UserError
 from multibranch.study.bench import Bench
 from multibranch.study.plan import choose, load_study
-from multibranch.study.trial import RECORD, run_trial
+from multibranch.study.trial import RECORD, run_trial, tidy
 
 
 def bench_of(file: Path, output: Path, *, same: bool) -> Bench:
@@ -34,6 +34,18 @@ def test_a_model_takes_the_length_penalty_of_the_one_it_started_from(
     assert 0 <= second["valid_brevity_penalty"] <= 1
     if same:
         assert second["length_penalty"] == 2.5
+
+
+def test_discarding_a_model_leaves_the_record_and_no_weights(tmp_path: Path) -> None:
+    names = ["model.safetensors", "model/model.safetensors", "model/model-00001-of-2.safetensors"]
+    for name in [*names, "resume/x", RECORD, "config.json", "model/config.json"]:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    tidy(tmp_path)
+    assert all((tmp_path / name).exists() for name in names)
+    tidy(tmp_path, model=True)
+    left = sorted(str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*") if p.is_file())
+    assert left == ["config.json", "model/config.json", RECORD]
 
 
 def test_without_the_record_of_the_first_there_is_no_second(

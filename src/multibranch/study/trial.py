@@ -272,11 +272,15 @@ def read_lines(path: Path) -> list[str]:
 
 
 def tidy(folder: Path, *, model: bool = False) -> None:
-    """Remove what only training needed, and the model too where nothing starts from it."""
+    """Remove what only training needed, and with `model` the weights too.
+
+    A fine-tuned encoder lies in a folder of its own within the trial's, and a large one in parts.
+    """
     for name in ("resume", "best", "last", "averaged", "tensorboard"):
         shutil.rmtree(folder / name, ignore_errors=True)
     if model:
-        (folder / "model.safetensors").unlink(missing_ok=True)
+        for weights in (*folder.glob("model*.safetensors"), *folder.glob("model/*.safetensors")):
+            weights.unlink(missing_ok=True)
 
 
 @contextmanager
