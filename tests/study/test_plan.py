@@ -186,6 +186,7 @@ def test_a_mistake_in_a_study_file_is_named(tmp_path: Path, change: str, message
         ("branches: [2]", "branches must be at least 1, not 0"),
         ("shapes: [16/16]", "4 heads do not divide a width of 18"),
         ("updates: 6", "max_updates must be at least 1, not 0"),
+        ("second_updates: 20", "max_updates must be at least 1, not 0"),
         ("length_penalties: [1.0]", "length_penalties must be at least -10 and at most 10, not 11"),
         ("title: Tiny", "metric: translation has no score 'blue'; those there are: bleu, multi_b"),
         ("starts: [proximal]", "the start pretrained, and no other, is for an encoder's tasks"),
@@ -196,6 +197,7 @@ def test_a_value_that_no_model_can_have_is_refused_before_anything_is_trained(
 ) -> None:
     pytest.importorskip("optuna")
     bad = {"drop_branch": "[0.1, 1.5]", "branches": "[0]", "shapes": "[18/16]", "updates": "0"}
+    bad["second_updates"] = "0"
     bad |= {"title": "Tiny\nmetric: blue", "length_penalties": "[10, 11]"}
     name = change.partition(":")[0]
     file = write_study()

@@ -145,10 +145,11 @@ class Study:
 
     def limits(self, experiment: Experiment) -> dict[str, Any]:
         """The keys of `train:` that end this experiment's training."""
-        second = experiment.second_stage
-        updates = (self.second_updates if second else None) or self.updates
-        minutes = (self.second_minutes if second else None) or self.minutes
-        found = {"max_updates": updates, "max_minutes": minutes}
+        found = {"max_updates": self.updates, "max_minutes": self.minutes}
+        if experiment.second_stage and self.second_updates is not None:
+            found["max_updates"] = self.second_updates
+        if experiment.second_stage and self.second_minutes is not None:
+            found["max_minutes"] = self.second_minutes
         return {name: value for name, value in found.items() if value is not None}
 
     def experiments(self, seeds: int | None = None) -> list[Experiment]:
