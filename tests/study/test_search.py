@@ -15,10 +15,12 @@ import pytest
 
 from multibranch import configuration
 from multibranch.cli import main
+from multibranch.errors import UserError
 from multibranch.study.bench import Bench
 from multibranch.study.plan import Search, load_study
 from multibranch.study.searching import _sampler, own_model, propose, search
 from multibranch.training import Config, Trainer
+from multibranch.training.bad_batches import Diverged
 
 optuna = pytest.importorskip("optuna")
 
@@ -113,6 +115,32 @@ def test_the_model_to_beat_is_never_pruned(
     assert (found["trials"], found["pruned"]) == (3, 2)
     assert found["own"] == found["best"][0]
     assert found["own_scores"] == found["scores"]
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_proposal_that_falls_apart_is_pruned_and_the_model_to_beat_must_not(
+    write_study: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: bool
+) -> None:
+    begun: list[Config] = []
+
+    def diverging(config: Config, data: Any, **options: Any) -> Trainer:
+        begun.append(config)
+        if len(begun) == (1 if first else 2):
+            raise Diverged("the gradient was not finite")
+        return Trainer(config, data, **options)
+
+    monkeypatch.setattr("multibranch.study.searching.Trainer", diverging)
+    bench = Bench(load_study(str(write_study())), tmp_path / "out", device="cpu")
+    url = f"sqlite:///{tmp_path}/s.db"
+    if first:
+        with pytest.raises(UserError, match="not finite"):
+            search(bench, url=url, trials=3, tell=lambda line: None)
+    else:
+        found = search(bench, url=url, trials=3, tell=lambda line: None)
+        assert (found["trials"], found["pruned"]) == (3, 1)
+    study = optuna.load_study(study_name="tiny-search", storage=url)
+    states = [trial.state.name for trial in study.get_trials()]
+    assert states == (["FAIL"] if first else ["COMPLETE", "PRUNED", "COMPLETE"])
 
 
 def test_how_a_trial_goes_is_told_while_it_is_run(

@@ -7,6 +7,7 @@ test set, once. The paper leaves this to future work.
 """
 
 import dataclasses
+import itertools
 import json
 import math
 import secrets
@@ -30,6 +31,7 @@ from multibranch.study.telling import TELL_EVERY, Tell, telling
 from multibranch.study.trial import Stopped, Watch, device_name, tidy
 from multibranch.tasks.evaluation import decode_split
 from multibranch.training import Config, Trainer
+from multibranch.training.bad_batches import Diverged
 
 SHOWN = 5  # trials that the search tells of at its end
 STEP = 0.05  # between the rates that it tries
@@ -250,10 +252,10 @@ def describe(config: Config) -> str:
 def _run(
     bench: Bench, study: Any, trial: Any, config: Config, told: Watch, leases: Leases
 ) -> float | None:
-    """Train a proposal; its validation loss, or None when it was pruned.
+    """Train a proposal; its validation loss, or None when it was pruned, or fell apart.
 
-    One that a signal stopped, or whose lease another worker ended, does not count, and leaves
-    nothing: the next proposal is another.
+    One that anything else stopped, a signal or another worker that ended its lease, does not count,
+    and leaves no weights: the next proposal is another.
     """
     import optuna
 
@@ -263,7 +265,8 @@ def _run(
     config = dataclasses.replace(
         config, train=dataclasses.replace(config.train, output=str(folder))
     )
-    step = iter(range(10**9))
+    own = trial.user_attrs["own"]
+    step = itertools.count()
 
     def hold() -> None:
         if not leases.renew(trial._trial_id):
@@ -273,23 +276,24 @@ def _run(
         told({**record, "loss": record["plain"]})  # which the search compares
         hold()
         trial.report(record["plain"], next(step))
-        if trial.should_prune() and not trial.user_attrs["own"]:  # the one to beat is seen through
+        if trial.should_prune() and not own:  # the one to beat is seen through
             raise optuna.TrialPruned
 
     try:
         trainer = Trainer(config, bench.open(_first(bench)), watch=watch, quiet=True)
         outcome = trainer.run()
         if outcome.interrupted:
-            leases.end(trial._trial_id)
             raise Stopped
         hold()
-    except optuna.TrialPruned:
-        study.tell(trial, state=optuna.trial.TrialState.PRUNED)
+    except BaseException as error:
         tidy(folder, model=True)
+        # Where the one to beat falls apart, there is something to put right first.
+        fell_apart = isinstance(error, Diverged) and not own
+        if not fell_apart and not isinstance(error, optuna.TrialPruned):
+            leases.end(trial._trial_id)
+            raise
+        study.tell(trial, state=optuna.trial.TrialState.PRUNED, skip_if_finished=True)
         return None
-    except (Stopped, Lost):
-        tidy(folder, model=True)
-        raise
     value = outcome.progress.best_plain
     assert value is not None
     trial.set_user_attr("parameters", outcome.parameters)

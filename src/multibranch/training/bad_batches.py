@@ -10,6 +10,10 @@ from multibranch.errors import UserError, counted
 NAME = "bad_batch.json"
 
 
+class Diverged(UserError):
+    """Training fell apart, and going on would not mend it."""
+
+
 class BadBatches:
     """Remembers the batches of the last `count` updates."""
 
@@ -21,7 +25,7 @@ class BadBatches:
         self._updates.append((update, epoch, numbers))
 
     def give_up(self, folder: Path, batches: PackedBatches | PaddedBatches) -> None:
-        """Write the pairs of those updates to `folder`, and raise the UserError that ends it."""
+        """Write the pairs of those updates to `folder`, and raise the error that ends it."""
         updates = []
         for update, epoch, numbers in self._updates:
             plan, world = batches.at_epoch(epoch).plan, batches.world
@@ -29,7 +33,7 @@ class BadBatches:
             pairs = [int(pair) for number in of_all for pair in plan.pairs(number)]
             updates.append({"update": update, "epoch": epoch, "pairs": pairs})
         write_json(folder / NAME, {"split": "train", "updates": updates})
-        raise UserError(
+        raise Diverged(
             "the gradient was not finite for "
             f"{counted(len(updates), 'update', 'updates in a row')}, up to update "
             f"{updates[-1]['update']}; the numbers of their training pairs are in "
