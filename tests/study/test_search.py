@@ -143,6 +143,20 @@ def test_a_proposal_that_falls_apart_is_pruned_and_the_model_to_beat_must_not(
     assert states == (["FAIL"] if first else ["COMPLETE", "PRUNED", "COMPLETE"])
 
 
+def test_losses_decide_where_the_study_goes_by_scores(
+    write_study: Callable[..., Path], tmp_path: Path
+) -> None:
+    study = load_study(str(write_study(every=2)))
+    study.settings |= {"train.validate_score": True, "train.stop_on": "score"}
+    bench = Bench(study, tmp_path / "out", device="cpu")
+    found = search(bench, url=f"sqlite:///{tmp_path}/s.db", trials=1, tell=lambda line: None)
+    log = (Path(found["folder"]) / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    validations = [record for record in map(json.loads, log) if record["kind"] == "validation"]
+    assert all(record.get("score") is None for record in validations)
+    lowest = min(record["plain"] for record in validations)
+    assert found["best"][0]["validation_loss"] == pytest.approx(lowest, abs=1e-4)
+
+
 def test_how_a_trial_goes_is_told_while_it_is_run(
     write_study: Callable[..., Path], tmp_path: Path
 ) -> None:

@@ -161,7 +161,10 @@ def _first(bench: Bench) -> Experiment:
 
 
 def _base(bench: Bench, seed: int) -> Config:
-    """The configuration that proposals change: that of the study's first experiment."""
+    """The configuration that proposals change: that of the study's first experiment.
+
+    The search compares losses, so that by these weights are kept and patience ends, too.
+    """
     first = _first(bench)
     if bench.task(first) == "understanding":
         raise UserError(
@@ -175,7 +178,14 @@ def _base(bench: Bench, seed: int) -> Config:
     return dataclasses.replace(
         config,
         data=dataclasses.replace(config.data, folder=folder),
-        train=dataclasses.replace(config.train, seed=seed, init_from=None, max_updates=updates),
+        train=dataclasses.replace(
+            config.train,
+            seed=seed,
+            init_from=None,
+            max_updates=updates,
+            stop_on="loss",
+            validate_score=False,
+        ),
     )
 
 
@@ -284,6 +294,9 @@ def _run(
         outcome = trainer.run()
         if outcome.interrupted:
             raise Stopped
+        if outcome.progress.best_plain is None:
+            raise Diverged(f"no validation loss of trial {trial.number} is a number")
+        value = float(outcome.progress.best_plain)
         hold()
     except BaseException as error:
         tidy(folder, model=True)
@@ -294,14 +307,12 @@ def _run(
             raise
         study.tell(trial, state=optuna.trial.TrialState.PRUNED, skip_if_finished=True)
         return None
-    value = outcome.progress.best_plain
-    assert value is not None
     trial.set_user_attr("parameters", outcome.parameters)
     trial.set_user_attr("folder", str(folder))
     trial.set_user_attr("model", json.dumps(dataclasses.asdict(config.model)))
     study.tell(trial, value)
     tidy(folder)
-    return float(value)
+    return value
 
 
 def _report(bench: Bench, study: Any, base: Config) -> dict[str, Any]:
