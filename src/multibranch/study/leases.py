@@ -16,6 +16,7 @@ from typing import Any
 from multibranch.disk import alive
 
 LEASE = 60.0  # seconds without renewal after which a worker counts as gone
+POLL = 0.5  # seconds between two looks at a storage that has nothing to take
 FINISHED = RuntimeError  # what Optuna raises where a trial has ended and is to be changed
 
 

@@ -5,7 +5,6 @@ import json
 import re
 import shlex
 import zlib
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -20,9 +19,9 @@ from multibranch.study.layout import ordered, row_of
 from multibranch.study.results import Results, references
 from multibranch.study.scoring import Comparisons, scored
 from multibranch.study.storage import Queue, is_there, open_storage
+from multibranch.study.telling import Tell
 from multibranch.study.trial import HYPOTHESES, RECORD, write_lines
 
-Tell = Callable[[str], None]
 POINTS = 40  # of a learning curve, in a recorded file
 
 

@@ -23,7 +23,7 @@ from multibranch.disk import write_json
 from multibranch.errors import UserError, counted
 from multibranch.study.bench import Bench
 from multibranch.study.experiment import Experiment
-from multibranch.study.leases import LEASE, Leases, Lost
+from multibranch.study.leases import LEASE, POLL, Leases, Lost
 from multibranch.study.plan import Search
 from multibranch.study.scoring import scores_of
 from multibranch.study.storage import open_storage
@@ -35,7 +35,6 @@ from multibranch.training.bad_batches import Diverged
 
 SHOWN = 5  # trials that the search tells of at its end
 STEP = 0.05  # between the rates that it tries
-POLL = 0.5  # seconds between two looks at the trials of other workers
 
 
 def search(

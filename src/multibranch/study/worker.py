@@ -15,14 +15,12 @@ from typing import Any
 from multibranch.errors import UserError, counted
 from multibranch.study.bench import Bench
 from multibranch.study.experiment import Experiment
-from multibranch.study.leases import LEASE
+from multibranch.study.leases import LEASE, POLL
 from multibranch.study.order import hopeless, next_experiment
 from multibranch.study.scoring import scored
 from multibranch.study.storage import Queue, open_storage
 from multibranch.study.telling import TELL_EVERY, Tell, telling
 from multibranch.study.trial import Busy, Stopped, is_claimed, run_trial, tidy
-
-POLL = 0.5  # seconds between two looks at a storage that has nothing to take
 
 
 @dataclass
