@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import threading
 import time
@@ -208,6 +209,20 @@ def test_a_search_of_another_storage_leaves_the_models_of_the_first_alone(
     assert found[0]["best"] != found[1]["best"]
     weights = [(Path(one["folder"]) / "model.safetensors").read_bytes() for one in found[:2]]
     assert weights[0] != weights[1]
+
+
+def test_a_best_model_that_lies_on_another_machine_is_named(
+    write_study: Callable[..., Path], tmp_path: Path
+) -> None:
+    bench = Bench(load_study(str(write_study())), tmp_path / "out", device="cpu")
+    url, lines = f"sqlite:///{tmp_path}/s.db", []
+    found = search(bench, url=url, trials=1, tell=lines.append)
+    shutil.rmtree(found["folder"])
+    lines.clear()
+    again = search(bench, url=url, trials=1, tell=lines.append)
+    assert lines == [f"trial 0 is not scored here: there is no model {found['folder']}"]
+    assert again["best"] == found["best"]
+    assert not {"scores", "own_scores"} & again.keys()
 
 
 def begun_elsewhere(url: str, *, beat: int) -> Any:

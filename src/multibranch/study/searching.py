@@ -92,7 +92,7 @@ def search(
             tell(f"{name}: another worker took this one for gone: it does not count")
             continue
         tell(f"{name}: {'pruned' if value is None else f'loss {value:.4f}'}")
-    return _report(bench, optuna_study, base)
+    return _report(bench, optuna_study, base, tell)
 
 
 def _check_same(study: Any, bench: Bench) -> None:
@@ -314,7 +314,7 @@ def _run(
     return value
 
 
-def _report(bench: Bench, study: Any, base: Config) -> dict[str, Any]:
+def _report(bench: Bench, study: Any, base: Config, tell: Tell) -> dict[str, Any]:
     """The best trials, the study's own model, and the test scores of the very best and of that."""
     trials = study.get_trials(deepcopy=False)
     done = sorted((t for t in trials if t.state.name == "COMPLETE"), key=lambda t: t.value)
@@ -329,14 +329,18 @@ def _report(bench: Bench, study: Any, base: Config) -> dict[str, Any]:
         "best": [_row(trial) for trial in done[:SHOWN]],
         "own": None if own is None else _row(own),
     }
-    data = bench.open(_first(bench))
-    for name, trial in (("scores", done[0]), ("own_scores", own)):
-        folder = None if trial is None else Path(trial.user_attrs["folder"])
-        if trial is done[0] and "scores" in found:  # the study's own model is the best
-            found[name] = found["scores"]
-        elif folder is not None and (folder / "config.json").is_file():  # or on another machine
+    data, scores = bench.open(_first(bench)), {}
+    chosen = {trial.number: trial for trial in (done[0], own) if trial is not None}
+    for trial in chosen.values():
+        folder = Path(trial.user_attrs["folder"])
+        if (folder / "config.json").is_file():
             output = decode_split(folder, data, split="test", device=bench.device)
-            found[name] = scores_of(output.words, data, task=base.task)
+            scores[trial.number] = scores_of(output.words, data, task=base.task)
+        else:
+            tell(f"trial {trial.number} is not scored here: there is no model {folder}")
+    for name, which in (("scores", done[0]), ("own_scores", own)):
+        if which is not None and which.number in scores:
+            found[name] = scores[which.number]
     found["folder"] = done[0].user_attrs["folder"]
     return found
 
