@@ -87,10 +87,10 @@ def test_studies_of_one_recipe_share_folders_and_a_change_of_the_recipe_parts_th
     assert len(shared) >= 8
     one = next(e for e in small.study.experiments(1) if e.key in shared and e.parent)
     assert small.folder(one) == heads.folder(one)
-    heads.study.settings = {**heads.study.settings, "train.warmup": 7}
+    heads.study.settings = {**heads.study.settings, "train.tokens": 777}
     other = Bench(study=heads.study, output=Path("out"))
     assert other.folder(one) != small.folder(one)
-    assert other.config(one).train.warmup == 7
+    assert other.config(one).train.tokens == 777
 
 
 def test_a_second_stage_may_have_settings_of_its_own_and_so_has_the_control() -> None:
@@ -101,7 +101,9 @@ def test_a_second_stage_may_have_settings_of_its_own_and_so_has_the_control() ->
     bench = Bench(study=study, output=Path("out"))
     for experiment in study.experiments(1):
         second = experiment.start in ("continued", "proximal")
-        assert bench.config(experiment).train.warmup == (99 if second else 1500)
+        assert bench.config(experiment).train.warmup == (
+            99 if second else study.settings["train.warmup"]
+        )
         assert (bench.folder(experiment) != folders[experiment.key]) == second
 
 
