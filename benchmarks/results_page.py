@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from claims import claims
 from multibranch.study.bench import Bench
 from multibranch.study.markdown import grid, markdown
 from multibranch.study.plan import load_study
@@ -32,7 +33,7 @@ paper's, whose corpora these are not. How to run and extend the studies: [study.
 def page(folder: Path = RESULTS) -> str:
     """The whole page."""
     files = sorted(folder.glob("*.json"))
-    parts = [INTRODUCTION]
+    parts = [INTRODUCTION, claims(folder)]
     for heading, start, section in SECTIONS:
         found = [path for path in files if path.name.startswith(start)]
         files = [path for path in files if path not in found]
@@ -420,8 +421,8 @@ Section = Callable[[Path, dict[str, Any]], list[str]]
 # In the order of the page; a record is shown by the first whose beginning its name has.
 SECTIONS: list[tuple[str, str, Section]] = [
     # The main study of a corpus, and then what builds on it.
-    ("", "study-ted-de-en", study),
     ("", "study-ted-paper", study),
+    ("", "study-ted-de-en", study),
     ("", "study-ted-", study),
     ("", "study-multi30k-small", study),
     ("", "study-multi30k-", study),

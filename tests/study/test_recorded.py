@@ -38,7 +38,11 @@ def load(name: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    sys.path.insert(0, str(ROOT / "benchmarks"))  # they import each other as scripts do
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.remove(str(ROOT / "benchmarks"))
     return module
 
 
@@ -295,9 +299,38 @@ def test_the_main_study_of_a_corpus_stands_before_what_builds_on_it(
         (head, start, lambda path, content: [path.stem]) for head, start, _ in made.SECTIONS
     ]
     monkeypatch.setattr(made, "SECTIONS", sections)
+    monkeypatch.setattr(made, "claims", lambda folder: "")
     shown = [line for line in made.page(tmp_path).splitlines() if line.startswith("study-")]
-    order = ["ted-de-en", "ted-paper", "ted-beyond", "multi30k-small", "multi30k-ffn", "builtin"]
+    order = ["ted-paper", "ted-de-en", "ted-beyond", "multi30k-small", "multi30k-ffn", "builtin"]
     assert shown == [f"study-{name}-h200" for name in order]
+
+
+def test_a_claim_is_told_seed_by_seed() -> None:
+    claims = load("claims")
+    line = claims.Finding("c", "1 → 2", "w", [30.0, 31.0], [31.0, 30.5], (2, 1)).row()
+    assert line == ["c", "1 → 2", "w", "30.50 ± 0.71", "30.75 ± 0.35", "+0.25", "1 of 2", "1 of 2"]
+    line = claims.Finding("c", "–", "w", [30.0], [30.5, 31.5]).row()  # one first for all seconds
+    assert line[3:] == ["30.00", "31.00 ± 0.71", "+1.00", "2 of 2", "–"]
+
+
+def test_claims_are_the_records_and_shared_trials_count_once(tmp_path: Path) -> None:
+    claims = load("claims")
+    names = ["study-ted-paper-h200.json", "study-ted-de-en-h200.json", "study-ted-beyond-h200.json"]
+    for name in names:
+        shutil.copy(ROOT / "benchmarks" / "results" / name, tmp_path)
+    lines = claims.claims(tmp_path).splitlines()
+    found = [line for line in lines if "TED De→En" in line]
+    assert len(found) == 4  # two claims of two studies: the third has trials of the second only
+    record = json.loads((tmp_path / names[0]).read_text(encoding="utf-8"))
+    scores = {t["key"]: t["scores"]["multi_bleu"]["value"] for t in record["trials"]}
+    seeds = [1, 2, 3]
+    shape = "256-2048.m4.l6+6"
+    first = [scores[f"de-en.scratch.1-{shape}.r0.s{seed}"] for seed in seeds]
+    second = [scores[f"de-en.proximal.3-{shape}.r0.3.s{seed}"] for seed in seeds]
+    told = next(line for line in found if claims.FROM_TRANSFORMER in line)
+    assert f"| 34.66 → 36.22 | {record['title'].split(':')[0]} |" in told
+    assert f"| {sum(first) / 3:.2f} ± " in told and f"| {sum(second) / 3:.2f} ± " in told
+    assert told.endswith("| 3 of 3 | 3 of 3 |")
 
 
 def test_records_hold_no_sentences() -> None:

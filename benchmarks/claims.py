@@ -1,0 +1,240 @@
+"""What the paper claims beside what the records say: the table at the head of docs/results.md.
+
+A claim is a comparison of two systems that differ in one thing. The paper's figures come from its
+tables as the package has them, ours from the records; where a record has not both systems, it says
+nothing.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from multibranch.metrics.score import mean_and_deviation
+from multibranch.study.bench import Bench
+from multibranch.study.experiment import Experiment
+from multibranch.study.markdown import grid
+from multibranch.study.paper import cells
+from multibranch.study.plan import load_study
+from multibranch.study.reporting import read_recorded
+from multibranch.study.results import CellResult, Results, signed
+
+INTRODUCTION = """## The paper's claims, and what these runs say
+
+Each line compares two systems, of which the claim has the second be the better one; the paper's
+figures are those of its own corpora and models. "Higher" counts the seeds in which the second is
+above the first, "beyond chance" those in which a paired bootstrap over the test set says that this
+is no accident (p < 0.05; – where none was made)."""
+HEADER = ["claim", "paper", "here, on", "first", "second", "apart", "higher", "beyond chance"]
+
+FROM_TRANSFORMER = "MAT 3/256/2048 from a Transformer, ρ=0.3, is better than that Transformer"
+NOT_TIME = "… and than that Transformer trained on for as many updates"
+DROPPING = "The same MAT is better with drop-branch, ρ=0.3, than with ρ=0"
+PROXIMAL = "The same MAT is better from a Transformer than from nothing"
+CODE = "MAT, ρ=0.1, writes better code than a larger Transformer"
+CODE_DROPPING = "… and than the same MAT with ρ=0"
+ENCODER = "A pretrained encoder is better with branches, ρ=0.1, than as it is"
+ENCODER_DROPPING = "… and with the ρ=0.3 that is the paper's best on MRPC"
+CLAIMS = [FROM_TRANSFORMER, NOT_TIME, DROPPING, PROXIMAL, CODE, CODE_DROPPING]
+CLAIMS += [ENCODER, ENCODER_DROPPING]
+TASKS = {"mrpc": "MRPC", "rte": "RTE", "cola": "CoLA", "sst2": "SST-2"}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line: a claim, what the paper has for it, and two systems seed by seed.
+
+    beyond: of the seeds that were tested (how many, and in how many the second is better).
+    """
+
+    claim: str
+    paper: str
+    where: str
+    first: list[float]
+    second: list[float]
+    beyond: tuple[int, int] | None = None
+
+    def row(self) -> list[str]:
+        """The cells of its line."""
+        # A first system of one seed stands for all seeds of the second.
+        firsts = self.first if len(self.first) > 1 else self.first * len(self.second)
+        gains = [after - before for before, after in zip(firsts, self.second, strict=True)]
+        higher = sum(gain > 0 for gain in gains)
+        tested = "–" if self.beyond is None else f"{self.beyond[1]} of {self.beyond[0]}"
+        return [
+            self.claim,
+            self.paper,
+            self.where,
+            _mean(self.first),
+            _mean(self.second),
+            signed(sum(gains) / len(gains)),
+            f"{higher} of {len(gains)}",
+            tested,
+        ]
+
+
+def claims(folder: Path) -> str:
+    """The table of all claims that the records say something on."""
+    found = _translation(sorted(folder.glob("study-*.json")))
+    for path in sorted(folder.glob("code-*.json")):
+        found += _code(path, json.loads(path.read_text(encoding="utf-8")))
+    for path in sorted(folder.glob("understanding-*.json")):
+        found += _understanding(json.loads(path.read_text(encoding="utf-8")))
+    rows = []
+    for claim in CLAIMS:
+        lines = [finding.row() for finding in found if finding.claim == claim]
+        for line in lines[1:]:
+            line[0] = ""  # said once
+        rows += lines
+    return f"{INTRODUCTION}\n\n{grid(HEADER, rows)}"
+
+
+def _mean(values: list[float]) -> str:
+    mean, deviation = mean_and_deviation(values)
+    return f"{mean:.2f}" + ("" if deviation is None else f" ± {deviation:.2f}")
+
+
+def _printed(table: int, **settings: Any) -> str:
+    """The paper's score for a system."""
+    (value,) = {
+        cell.printed
+        for cell in cells(table)
+        if all(getattr(cell, name) == wanted for name, wanted in settings.items())
+    }
+    return value
+
+
+def _arrow(first: str, second: str) -> str:
+    return f"{first} → {second}"
+
+
+# -- Translation --------------------------------------------------------------------------------
+
+
+def _translation(paths: list[Path]) -> list[Finding]:
+    """What studies say of the MAT that is the paper's best on IWSLT; shared trials once."""
+    studies = []
+    for path in paths:
+        name = json.loads(path.read_text(encoding="utf-8"))["study"]
+        studies.append(read_recorded(path, Bench(study=load_study(name), output=Path("runs"))))
+    studies.sort(key=lambda results: -len(results.records))
+    found: list[Finding] = []
+    seen: set[tuple[str, str]] = set()
+    for results in studies:
+        for cell in results.cells.values():
+            trials = {(record["key"], record["fingerprint"]) for record in cell.records}
+            if _is_best(cell.experiment) and not trials <= seen:
+                seen |= trials
+                found += _of_best(results, cell)
+    return found
+
+
+def _of_best(results: Results, cell: CellResult) -> Iterator[Finding]:
+    """That MAT against the systems that lack one thing that it has."""
+    title = results.study.title.split(":")[0]
+    where = f"{title}, {cell.experiment.corpus}" if len(results.study.corpora) > 1 else title
+    shape = {"branches": 3, "width": 256, "hidden": 2048}
+    best = _printed(2, **shape, drop_branch=0.3)
+    plain = _printed(1, branches=1, width=256, hidden=2048, drop_branch=0.0)
+    still = _printed(2, **shape, drop_branch=0.0)
+    scratch = _printed(1, **shape, drop_branch=0.3)
+    for claim, other, printed in (
+        (FROM_TRANSFORMER, cell.experiment.baseline, _arrow(plain, best)),
+        (NOT_TIME, cell.experiment.continued, "not tried"),
+        (DROPPING, replace(cell.experiment, drop_branch=0.0), _arrow(still, best)),
+        (PROXIMAL, replace(cell.experiment, start="scratch"), _arrow(scratch, best)),
+    ):
+        first = results.find(other)
+        if first is not None:
+            yield _compared(claim, printed, where, results, first, cell)
+
+
+def _is_best(one: Experiment) -> bool:
+    """Whether it is the architecture and the rate of the paper's best model on IWSLT."""
+    shape = (one.branches, one.width, one.hidden, one.ffn_branches, one.heads)
+    plain = one.drop_kind == "branch" and one.drop_ffn is None and not one.r_drop
+    return (
+        one.start == "proximal"
+        and shape == (3, 256, 2048, 1, 4)
+        and plain
+        and (one.drop_branch == 0.3)
+    )
+
+
+def _compared(
+    claim: str, printed: str, where: str, results: Results, first: CellResult, second: CellResult
+) -> Finding:
+    """Two cells on the seeds that both have."""
+    seeds = [seed for seed in second.seeds if seed in first.seeds]
+    pairs = [
+        (first.records[first.seeds.index(seed)], second.records[second.seeds.index(seed)])
+        for seed in seeds
+    ]
+    tests = [
+        test
+        for before, after in pairs
+        if (test := results.comparisons.get(f"{after['key']} > {before['key']}")) is not None
+    ]
+    better = sum(test["significant"] and test["difference"] > 0 for test in tests)
+    return Finding(
+        claim,
+        printed,
+        where,
+        [results.score(before) for before, _ in pairs],
+        [results.score(after) for _, after in pairs],
+        (len(tests), better) if tests else None,
+    )
+
+
+# -- Code ---------------------------------------------------------------------------------------
+
+
+def _code(path: Path, content: dict[str, Any]) -> Iterator[Finding]:
+    """Code generation: by sentence BLEU, as the paper's table has it."""
+    runs: dict[str, list[dict[str, Any]]] = {}
+    for run in content.get("runs", []):
+        if not run["run"].endswith("-settled"):
+            runs.setdefault(run["run"].rsplit("-seed", 1)[0], []).append(run)
+    if not {"baseline", "mat-0.0", "mat-0.1"} <= set(runs):
+        return
+    scores = {name: [run["scores"]["sentence_bleu"] for run in each] for name, each in runs.items()}
+    printed = {name: each[0]["paper"][0] for name, each in runs.items()}
+    intervals = [run["against_baseline"]["sentence_bleu"]["interval"] for run in runs["mat-0.1"]]
+    language = content["language"].capitalize()
+    where = f"{language}, trained for longer" if "-long" in path.stem else language
+    yield Finding(
+        CODE,
+        _arrow(printed["baseline"], printed["mat-0.1"]),
+        where,
+        scores["baseline"],
+        scores["mat-0.1"],
+        (len(intervals), sum(low > 0 for low, _ in intervals)),
+    )
+    yield Finding(
+        CODE_DROPPING,
+        _arrow(printed["mat-0.0"], printed["mat-0.1"]),
+        where,
+        scores["mat-0.0"],
+        scores["mat-0.1"],
+    )
+
+
+# -- Understanding ------------------------------------------------------------------------------
+
+
+def _understanding(content: dict[str, Any]) -> Iterator[Finding]:
+    """GLUE with a small encoder, by the first score of each task."""
+    for claim, system in ((ENCODER, "mat-0.1"), (ENCODER_DROPPING, "mat-0.3")):
+        for task, systems in content.get("summary", {}).items():
+            if "plain" not in systems or system not in systems:
+                continue
+            found = [systems["plain"], systems[system]]
+            scores = [next(iter(each["best"].items())) for each in found]
+            printed = [each.get("paper") for each in found]
+            yield Finding(
+                claim,
+                _arrow(*map(str, printed)) if all(printed) else "–",
+                f"{TASKS.get(task, task)}, {scores[0][0]}",
+                *(score["values"] for _, score in scores),
+            )
