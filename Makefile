@@ -30,7 +30,7 @@ results: $(INSTALLED)
 	$(BIN)/python benchmarks/results_page.py
 
 # torch is installed alone and pinned: any looser requirement would fetch CUDA builds of gigabytes.
-$(INSTALLED): pyproject.toml constraints.txt $(wildcard src/multibranch/nn/*.c)
+$(INSTALLED): pyproject.toml constraints.txt $(wildcard src/multibranch/nn/*.[ch])
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) install --quiet "$$(grep '^torch==' constraints.txt)"
 	$(PIP) install --quiet --constraint constraints.txt --editable ".[all,dev]"

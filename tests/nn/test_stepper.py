@@ -154,6 +154,56 @@ def test_int8_is_close_in_every_part(norm, sentences, heads):
     assert 0 < (logits[0] - logits[1]).norm() / logits[0].norm() < 5e-2
 
 
+@pytest.mark.skipif(
+    int8_products.library() is None, reason="the int8 kernel is not compiled for this machine"
+)
+@pytest.mark.parametrize("norm", ["post", "pre"])
+@pytest.mark.parametrize("width", [64, 72])  # states of whole vectors, and not
+@torch.inference_mode()
+def test_a_block_as_one_call_computes_what_its_parts_compute(norm, width):
+    torch.manual_seed(0)
+    model = small_model(width=width, hidden=100, heads=3, head_width=32, norm=norm).float()
+    for module in model.modules():
+        if isinstance(module, nn.LayerNorm):
+            nn.init.normal_(module.weight, mean=1.0, std=0.1)
+    whole, parts = Stepper(model, int8=True), Stepper(model, int8=True)
+    for block in parts._decoder:
+        assert block.whole is not None
+        block.whole = None
+    source = padded_sources(*[3, 7] * 4)
+    caches = [stepper.start(stepper.encode(source), beam=3) for stepper in (whole, parts)]
+    sentences, ids = 8, torch.randint(4, 24, (8, 1))  # all beams begin alike
+    for number in range(25):
+        logits, expected = (
+            stepper.step(ids, cache) for stepper, cache in zip((whole, parts), caches)
+        )
+        # A number between two that are rounded to may go to either: sums have their own order.
+        assert (logits - expected).norm() / expected.norm() < 5e-3
+        if number == 12:
+            sentences = 4
+        ids, beams = torch.randint(4, 24, (sentences, 3)), torch.randint(0, 3, (sentences, 3))
+        for cache in caches:
+            if number == 12:
+                cache.select(torch.tensor([0, 7, 2, 3]))
+            cache.reorder(beams)
+            if number % 8 == 7:
+                cache.tidy()
+
+
+@torch.inference_mode()
+def test_int8_decodes_what_no_one_call_is_there_for():
+    torch.manual_seed(0)
+    model = small_model(width=64, hidden=128, heads=4, activation="gelu").float()
+    exact, rough = Stepper(model), Stepper(model, int8=True)
+    assert all(getattr(block, "whole", None) is None for block in rough._decoder)
+    ids, source = torch.randint(4, 24, (2, 3)), padded_sources(3, 7)
+    logits = [
+        stepper.step(ids, stepper.start(stepper.encode(source), beam=3))
+        for stepper in (exact, rough)
+    ]
+    assert 0 < (logits[0] - logits[1]).norm() / logits[0].norm() < 5e-2
+
+
 def test_int8_is_made_of_float32():
     with pytest.raises(ValueError, match="made of float32"):
         Stepper(small_model(), int8=True)

@@ -16,8 +16,9 @@
  */
 #include <immintrin.h>
 #include <math.h>
-#include <stdint.h>
 #include <string.h>
+
+#include "int8.h"
 
 #define INLINE static inline __attribute__((always_inline))
 

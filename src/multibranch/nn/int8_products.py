@@ -19,6 +19,9 @@ _SIGNATURES: Signatures = {
         None,
         [POINTER, *3 * [WHOLE], *4 * [POINTER], ctypes.c_int, *2 * [POINTER]],
     ),
+    "lanes": (ctypes.c_int, []),
+    "block_room": (WHOLE, [POINTER, *2 * [WHOLE]]),
+    "block_step": (None, [*2 * [POINTER], *2 * [WHOLE], *3 * [POINTER]]),
 }
 
 
@@ -55,7 +58,7 @@ class RowProduct:
         fours = full.view(-1, panel, full.shape[1] // 4, 4)
         totals = scales * rounded.sum(1)
         bias = None if bias is None else bias.contiguous()
-        self._weight = (fours.transpose(1, 2).contiguous(), scales, totals, bias, int(relu))
+        self.weight = (fours.transpose(1, 2).contiguous(), scales, totals, bias, int(relu))
 
     def __call__(self, states: Tensor) -> Tensor:
         if states.dtype != torch.float32 or states.shape[1:] != (self.inner,):
@@ -64,5 +67,5 @@ class RowProduct:
         output = states.new_empty(rows, self.out)
         room = torch.empty(self._library.room(rows, self.inner), dtype=torch.uint8)
         sizes = (rows, self.inner, self.out)
-        call(self._library.multiply, states, *sizes, *self._weight, room, output)
+        call(self._library.multiply, states, *sizes, *self.weight, room, output)
         return output

@@ -20,7 +20,9 @@ from multibranch.nn.branching import fold
 from multibranch.nn.cache import DecoderCache, LayerCache, Room, padded
 from multibranch.nn.drop import branch_factor
 from multibranch.nn.feed_forward import MultiBranchFeedForward
+from multibranch.nn.int8_block import BlockStep
 from multibranch.nn.int8_cache import Int8LayerCache
+from multibranch.nn.int8_products import RowProduct
 from multibranch.nn.products import Int8Product, Multiply, Product
 from multibranch.nn.transformer import Memory, MultiBranchTransformer
 
@@ -211,7 +213,20 @@ class _DecoderBlock:
 
 
 class _Int8DecoderBlock(_DecoderBlock):
-    """The same over keys and values of eight bits."""
+    """The same over keys and values of eight bits; in one call where all of it has kernels."""
+
+    def __init__(self, block: DecoderBlock, make: MakeProduct, *, products: bool) -> None:
+        super().__init__(block, make, products=products)
+        layers = [self.qkv, self.out, self.query, self.cross_out]
+        layers += [self.feed_forward.inner, self.feed_forward.outer]
+        kernels = [layer.multiply for layer in layers if isinstance(layer, Int8Product)]
+        rows = [kernel for kernel in kernels if isinstance(kernel, RowProduct)]
+        self.whole: BlockStep | None = None
+        if len(rows) == len(layers) and self.feed_forward.activation == "relu":
+            norms = [(norm.weight, norm.bias, norm.epsilon) for norm in self.norms]
+            self.whole = BlockStep(
+                rows, norms, heads=self.heads, width=self.head_width, pre_norm=self.pre_norm
+            )
 
     @staticmethod
     def fits(blocks: Iterable[nn.Module]) -> bool:
@@ -221,6 +236,12 @@ class _Int8DecoderBlock(_DecoderBlock):
 
     def start(self, memory: Tensor, room: Room | None) -> LayerCache:
         return Int8LayerCache(self.project(memory), room=room)
+
+    def step(self, states: Tensor, layer: LayerCache, cache: DecoderCache) -> Tensor:
+        if self.whole is None:
+            return super().step(states, layer, cache)
+        assert isinstance(layer, Int8LayerCache)
+        return self.whole(states, layer, cache)
 
     def attend_written(self, qkv: Tensor, layer: LayerCache, cache: DecoderCache) -> Tensor:
         assert isinstance(layer, Int8LayerCache)
