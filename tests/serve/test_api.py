@@ -1,5 +1,6 @@
 """The service over HTTP: answers are the Translator's, limits and keys hold, nothing is told."""
 
+import http.client
 import json
 import re
 import socket
@@ -334,7 +335,7 @@ def test_inspecting_has_limits_of_its_own(small):
             assert (answer.status_code, "blank" in answer.text) == (422, True)
 
 
-def test_a_body_that_says_it_is_too_large_is_not_read(small):
+def test_a_body_that_says_it_is_too_large_is_not_waited_for(small):
     with socket.create_connection(("127.0.0.1", small.port)) as wire:
         wire.sendall(
             b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
@@ -355,6 +356,24 @@ def test_a_body_of_unknown_size_is_counted_while_it_comes(small):
             wire.sendall(b"2000\r\n" + b" " * 0x2000 + b"\r\n")
         answer = _all(wire)
     assert answer.startswith(b"HTTP/1.1 413 ")
+
+
+@pytest.mark.parametrize("size", ["said", "unsaid"])
+def test_a_client_who_sends_far_too_much_can_read_why_it_is_refused(start, size):
+    one = start(limits={"body_bytes": 20_000})
+    parts = [b" " * 1_000_000] * 40
+    for _ in range(3):
+        wire = http.client.HTTPConnection("127.0.0.1", one.port, timeout=30)
+        kind = {"Content-Type": "application/json"}
+        if size == "said":
+            wire.request("POST", "/translate", body=b"".join(parts), headers=kind)
+        else:
+            wire.request("POST", "/translate", body=iter(parts), headers=kind, encode_chunked=True)
+        answer = wire.getresponse()
+        assert (answer.status, answer.headers["Connection"]) == (413, "close")
+        assert json.load(answer) == {"error": "the body may have 20,000 bytes at most"}
+        wire.close()
+    assert one.translate("rot").status_code == 200
 
 
 def test_a_body_that_does_not_come_is_not_waited_for(small):

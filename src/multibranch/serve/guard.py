@@ -5,6 +5,7 @@ body is read, and a body is counted while it is read, whatever its Content-Lengt
 """
 
 import asyncio
+import contextlib
 import hmac
 import json
 import sys
@@ -38,11 +39,17 @@ _HEADERS = (
 
 
 class _Refused(Exception):
-    """A request is answered before it reaches the service."""
+    """A request is answered before it reaches the service.
 
-    def __init__(self, status: int, error: str, *headers: tuple[bytes, bytes]) -> None:
+    unread: the client may still be sending its body; the connection ends with the answer.
+    """
+
+    def __init__(
+        self, status: int, error: str, *headers: tuple[bytes, bytes], unread: bool = False
+    ) -> None:
         super().__init__(error)
-        self.status, self.error, self.headers = status, error, headers
+        self.status, self.error, self.unread = status, error, unread
+        self.headers = (*headers, (b"connection", b"close")) if unread else headers
 
 
 class Guard:
@@ -58,6 +65,7 @@ class Guard:
             await self._app(scope, receive, send)
             return
         record = _Record(scope)
+        unread = False
 
         async def answer(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -72,6 +80,7 @@ class Guard:
             body = await self._read(scope, receive, record)
             await self._app(scope, _replayed(body, receive), answer)
         except _Refused as refused:
+            unread = refused.unread
             await _refuse(answer, refused)
         except Exception as error:
             # Neither to the client nor into the log: a message may quote the request.
@@ -82,6 +91,9 @@ class Guard:
             await _refuse(answer, _Refused(500, sorry))
         finally:
             self._note(record)
+        if unread:
+            await self._read_on(receive)
+            await send({"type": "http.response.body"})
 
     def _check_token(self, scope: MutableMapping[str, Any]) -> None:
         if self._token is None or scope["path"] in PUBLIC or scope["method"] == "OPTIONS":
@@ -99,8 +111,8 @@ class Guard:
     ) -> bytes:
         """The whole body, as long as it keeps to its size and time."""
         most, seconds = self._options.limits.body_bytes, self._options.limits.body_seconds
-        close = (b"connection", b"close")  # what is left of the body is not read
-        too_large = _Refused(413, f"the body may have {counted(most, 'byte')} at most", close)
+        said = f"the body may have {counted(most, 'byte')} at most"
+        too_large = _Refused(413, said, unread=True)
         claimed = next((v for name, v in scope["headers"] if name == b"content-length"), b"")
         if claimed.isdigit() and int(claimed[:20]) > most:
             raise too_large
@@ -118,9 +130,18 @@ class Guard:
                     if not message.get("more_body", False):
                         return b"".join(parts)
         except TimeoutError:
-            raise _Refused(
-                408, f"the body did not arrive within {counted(seconds, 'second')}", close
-            ) from None
+            said = f"the body did not arrive within {counted(seconds, 'second')}"
+            raise _Refused(408, said, unread=True) from None
+
+    async def _read_on(self, receive: Receive) -> None:
+        """Pass over what is left of a refused body, as long as a body may take.
+
+        Closing the connection on a client that is still sending would take the answer from it.
+        """
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._options.limits.body_seconds):
+                while (await receive()).get("more_body", False):
+                    pass
 
     def _note(self, record: "_Record") -> None:
         seconds = time.monotonic() - record.began
@@ -181,7 +202,8 @@ async def _refuse(send: Send, refused: _Refused) -> None:
         *refused.headers,
     ]
     await send({"type": "http.response.start", "status": refused.status, "headers": headers})
-    await send({"type": "http.response.body", "body": content})
+    body = {"type": "http.response.body", "body": content, "more_body": refused.unread}
+    await send(body)
 
 
 def _place(error: BaseException) -> str:
