@@ -387,6 +387,17 @@ def test_a_body_that_does_not_come_is_not_waited_for(small):
     assert b"did not arrive within 0.5 seconds" in answer
 
 
+def test_a_client_who_goes_in_the_middle_of_its_body_is_counted_as_gone(start, until):
+    one = start()
+    with socket.create_connection(("127.0.0.1", one.port)) as wire:
+        wire.sendall(
+            b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            b'Content-Length: 50\r\n\r\n{"text":'
+        )
+    until(lambda: one.service.metrics.requests.value() == 1)
+    assert one.service.metrics.requests.value(status="499") == 1
+
+
 def _all(wire: socket.socket) -> bytes:
     wire.settimeout(10)
     parts = []

@@ -122,7 +122,7 @@ class Guard:
                 while True:
                     message = await receive()
                     if message["type"] == "http.disconnect":
-                        raise _Refused(400, "the client has gone")
+                        raise _Refused(499, "the client has gone")  # nobody reads it
                     parts.append(message.get("body", b""))
                     record.received += len(parts[-1])
                     if record.received > most:
