@@ -16,6 +16,7 @@ from multibranch.decoding import Translator
 from multibranch.decoding.attention import inspect
 from multibranch.directory import load_model, load_text, load_weights
 from multibranch.errors import UserError
+from multibranch.serve.batching import QueueFull
 from multibranch.serve.engine import Engine, Examination
 from multibranch.serve.guard import CONTENT_POLICY
 from multibranch.serve.metrics import Counter
@@ -230,6 +231,25 @@ def test_a_document_that_breaks_off_counts_the_lines_it_sent(start, monkeypatch)
     assert end["error"] == "this took too long"
 
 
+@pytest.mark.parametrize("full", [False, True])
+def test_a_document_that_takes_too_long_is_counted_once(start, monkeypatch, full):
+    one = start(limits={"seconds": 0.1}, batch_milliseconds=400)
+    real = one.service.translate
+
+    async def translate(texts, key):
+        if texts == ["Der Mann."]:
+            return [[]]
+        if full:
+            raise QueueFull(1)
+        return await real(texts, key)
+
+    monkeypatch.setattr(one.service, "translate", translate)
+    with one.client() as client:
+        document = "Der Mann. Die Frau. Das Haus. Der Hund."
+        [_, end] = lines_of(client.post("/translate/stream", json={"text": document}))
+    assert (end["done"], one.service.metrics.timed_out.value()) == (False, 1)
+
+
 def test_no_document_is_no_sentence(served):
     with served.client() as client:
         [end] = lines_of(client.post("/translate/stream", json={"text": " \n\n "}))
@@ -425,6 +445,7 @@ def test_what_takes_too_long_is_answered_504_and_dropped(start, until):
     answer = one.translate("Der Mann läuft.")
     assert answer.status_code == 504
     assert "longer than 0.1 seconds" in answer.json()["error"]
+    assert one.service.metrics.timed_out.value() == 1
     until(lambda: one.service.metrics.cancelled.value() == 1)
     time.sleep(0.5)
     assert one.service.metrics.batch_sentences.count() == 0  # it was never translated

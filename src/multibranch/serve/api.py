@@ -247,6 +247,7 @@ def _add_handlers(app: FastAPI, service: Service) -> None:
 
     @app.exception_handler(TooLong)
     async def too_long(_: Request, error: TooLong) -> Response:
+        service.metrics.timed_out.add()
         return say(504, str(error))
 
     @app.exception_handler(ClientGone)

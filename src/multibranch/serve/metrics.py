@@ -111,7 +111,8 @@ class Metrics:
         )
         self.timed_out = Counter("multibranch_timed_out_total", "Requests that took too long.")
         self.cancelled = Counter(
-            "multibranch_cancelled_total", "Works dropped because their client had gone or waited."
+            "multibranch_cancelled_total",
+            "Works dropped: their client has gone, or its time is up.",
         )
         self.gauges: dict[str, tuple[str, Callable[[], float]]] = {
             "multibranch_start_time_seconds": ("When the service started.", lambda: self.started),

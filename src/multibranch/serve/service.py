@@ -100,7 +100,7 @@ class Service:
             self._check_characters(text, number, len(texts))
         self.batcher.admit(len(texts))
         try:
-            async with self._in_time():
+            async with _InTime(self.limits.seconds):
                 sources = await self.encode(texts)
                 for number, source in enumerate(sources, start=1):
                     self._check_tokens(source, self.limits.tokens, number, len(texts))
@@ -117,7 +117,7 @@ class Service:
             self._check_characters(key.target, 1, 1)
         self.batcher.admit(1)
         try:
-            async with self._in_time():
+            async with _InTime(self.limits.seconds):
                 [source] = await self.encode([text])
                 if len(source) == 1:  # only its end
                     raise UserError("the text is blank: there is nothing to look at")
@@ -143,9 +143,6 @@ class Service:
     async def _run(self, work: Work) -> list[Any]:
         # When this is cancelled, so is the work's future, and the batcher drops the work.
         return await asyncio.wrap_future(self.batcher.submit(work))
-
-    def _in_time(self) -> "_InTime":
-        return _InTime(self.limits.seconds, self.metrics)
 
     def _count(self, sources: Sequence[Sequence[int]], found: list[list[Hypothesis]]) -> None:
         self.metrics.sentences.add(len(sources))
@@ -173,8 +170,8 @@ class Service:
 class _InTime:
     """Within, what takes too long is cancelled and raises TooLong."""
 
-    def __init__(self, seconds: float, metrics: Metrics) -> None:
-        self._timeout, self._seconds, self._metrics = asyncio.timeout(seconds), seconds, metrics
+    def __init__(self, seconds: float) -> None:
+        self._timeout, self._seconds = asyncio.timeout(seconds), seconds
 
     async def __aenter__(self) -> None:
         await self._timeout.__aenter__()
@@ -183,7 +180,6 @@ class _InTime:
         try:
             await self._timeout.__aexit__(*raised)
         except TimeoutError:
-            self._metrics.timed_out.add()
             raise TooLong(
                 f"this took longer than {counted(self._seconds, 'second')}; "
                 "send less at once, or later"

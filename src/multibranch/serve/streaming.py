@@ -57,6 +57,7 @@ class Document:
                 count += 1
                 await self._start_more(AHEAD)
         except TooLong as late:
+            self._service.metrics.timed_out.add()  # once, though all that wait may be late
             error = str(late)
         except Closed:
             error = "the service is stopping"
