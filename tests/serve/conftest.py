@@ -33,6 +33,11 @@ def folder(tmp_path_factory) -> Path:
     return place
 
 
+@pytest.fixture(scope="session")
+def save_model_directory() -> Callable[..., Any]:
+    return reference.save_model_directory
+
+
 @dataclass
 class Running:
     """A service that answers."""

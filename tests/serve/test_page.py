@@ -140,6 +140,26 @@ def test_switching_a_branch_off_changes_the_translation(served, open_page):
     playwright.expect(page.locator("#before")).to_be_hidden()
 
 
+def test_a_layer_that_the_other_side_does_not_have_gives_way_to_all(
+    tmp_path, save_model_directory, start, open_page
+):
+    from multibranch.serve.engine import Engine
+
+    save_model_directory(tmp_path / "deep", encoder_layers=3, decoder_layers=2)
+    page = open_page(start(engine=Engine.load(tmp_path / "deep", device="cpu")))
+    page.locator("#source").fill(SENTENCE)
+    maps = page.locator("#maps svg")
+    playwright.expect(maps).to_have_count(2)
+    page.get_by_role("button", name="Within the source").click()
+    page.get_by_role("button", name="Layer 3").click()
+    playwright.expect(maps).to_have_count(2)
+    page.get_by_role("button", name="Translation → source").click()
+    layers = page.locator("#layers button")
+    playwright.expect(layers).to_have_text(["All layers", "Layer 1", "Layer 2"])
+    playwright.expect(layers.first).to_have_attribute("aria-pressed", "true")
+    playwright.expect(maps).to_have_count(2)
+
+
 def test_it_can_be_used_with_the_keyboard_alone(served, open_page):
     page = open_page(served)
     page.keyboard.type("Der Mann")

@@ -171,6 +171,7 @@ function showAttention() {
     later(0);
   });
   const layers = seen.layers.length > 1 ? [0, ...seen.layers.map((layer) => layer.layer)] : [];
+  if (!layers.includes(state.layer)) state.layer = 0; // the other side may have more of them
   byId("layers").hidden = !layers.length;
   buttons("layers", layers, state.layer, (layer) => layer ? `Layer ${layer}` : "All layers", (layer) => {
     state.layer = layer;
