@@ -3,6 +3,7 @@
 import http.client
 import json
 import re
+import shutil
 import socket
 import threading
 import time
@@ -137,6 +138,20 @@ def test_attention_of_some_branches_and_of_a_given_target(served, translator, fo
 
 
 # -- Documents --------------------------------------------------------------------------------
+
+
+def test_a_look_at_attention_never_writes_what_the_model_never_does(folder, tmp_path, start):
+    other = tmp_path / "other"
+    shutil.copytree(folder, other)
+    [[hypothesis]] = Translator.load(other, device="cpu").generate(["rot"])
+    config = json.loads((other / "config.json").read_text())
+    config["decoding"]["never"] = sorted(set(hypothesis.ids))
+    (other / "config.json").write_text(json.dumps(config))
+    one = start(engine=Engine.load(other, device="cpu"))
+    [said] = one.translate("rot").json()["translations"]
+    with one.client() as client:
+        seen = client.post("/inspect", json={"text": "rot"}).json()
+    assert seen["text"] == said["text"] != hypothesis.text
 
 
 def test_a_look_at_attention_that_nobody_waits_for_is_broken_off(engine, monkeypatch):

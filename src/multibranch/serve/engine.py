@@ -7,7 +7,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -223,7 +223,7 @@ class Engine:
             target=key.target,
             translator=ready.translator,
             stop=stop,
-            **_changes(key.options, ready.translator),
+            **_changes(key.options),
         )
         return self._pool.submit(look).result()
 
@@ -246,8 +246,10 @@ class Engine:
         return ready
 
 
-def _changes(options: SearchOptions, translator: Translator) -> dict[str, Any]:
-    """Options that were made complete already, for a translator that completes them once more."""
-    added = set(translator.options().never)
-    plain = replace(options, never=tuple(number for number in options.never if number not in added))
-    return {name: getattr(plain, name) for name in plain.__dataclass_fields__}
+def _changes(options: SearchOptions) -> dict[str, Any]:
+    """Complete options for a translator that completes them once more.
+
+    No request says what is never written: the model does, and the translator knows it.
+    """
+    names = (field.name for field in fields(options))
+    return {name: getattr(options, name) for name in names if name != "never"}
