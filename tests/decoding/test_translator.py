@@ -133,6 +133,8 @@ def test_the_directory_says_the_defaults(translator):
         ({"top_p": 0.0}, "top_p must be above 0"),
         ({"repetition_penalty": 0.5}, "repetition_penalty must be at least 1"),
         ({"length_penalty": float("nan")}, "length_penalty must be"),
+        ({"never": (4, 99_999)}, "never names the id 99999, and the target vocabulary has"),
+        ({"never": (-1,)}, "never names the id -1"),
     ],
 )
 def test_impossible_options_are_refused(translator, options, message):

@@ -128,6 +128,12 @@ class Translator:
         if wrong:
             raise UserError(f"there is no option {wrong[0]!r}; there are {', '.join(known)}")
         asked = SearchOptions(**{**self._defaults, **changes})
+        unknown = [number for number in asked.never if not 0 <= number < self.text.target_size]
+        if unknown:
+            raise UserError(
+                f"never names the id {unknown[0]}, and the target vocabulary has ids 0 to "
+                f"{self.text.target_size - 1}"
+            )
         return replace(asked, never=(*asked.never, *self._never))
 
     def translate(
