@@ -121,6 +121,16 @@ def test_the_directory_says_the_defaults(translator):
         translator.translate(LINES, beams=4)
 
 
+def test_a_ratio_that_is_asked_for_goes_before_the_directorys_maximum_length(folder):
+    models, text = [load_model(folder, device="cpu")], load_text(folder)
+    translator = Translator(models, text, defaults={"max_length": 7, "beam": 2})
+    assert translator.options().longest(100) == 7
+    assert translator.options(beam=3).longest(100) == 7
+    assert translator.options(max_ratio=2.0).longest(100) == 210
+    assert translator.options(max_extra=5).longest(100) == 155
+    assert translator.options(max_ratio=2.0, max_length=9).longest(100) == 9
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -122,12 +122,18 @@ class Translator:
         return self._precision
 
     def options(self, **changes: Any) -> SearchOptions:
-        """The search options: these changes, else the model directory's, else the defaults."""
+        """The search options: these changes, else the model directory's, else the defaults.
+
+        A ratio that is asked for takes the place of the directory's maximum length.
+        """
         known = [field.name for field in fields(SearchOptions)]
         wrong = [name for name in changes if name not in known]
         if wrong:
             raise UserError(f"there is no option {wrong[0]!r}; there are {', '.join(known)}")
-        asked = SearchOptions(**{**self._defaults, **changes})
+        defaults = dict(self._defaults)
+        if "max_ratio" in changes or "max_extra" in changes:
+            defaults.pop("max_length", None)  # it would leave them without effect
+        asked = SearchOptions(**{**defaults, **changes})
         unknown = [number for number in asked.never if not 0 <= number < self.text.target_size]
         if unknown:
             raise UserError(
