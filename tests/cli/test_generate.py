@@ -205,6 +205,16 @@ def test_help_says_how_long_code_may_be(capsys: pytest.CaptureFixture[str]) -> N
         assert ("--max-ratio" in shown) == shows_ratio
 
 
+@pytest.mark.parametrize("option", ["--max-ratio", "--max-extra"])
+def test_code_has_no_multiple_of_its_description_for_a_bound(
+    model: Path, capsys: pytest.CaptureFixture[str], option: str
+) -> None:
+    with pytest.raises(SystemExit) as refused:
+        main(["generate", str(model), DESCRIPTION, option, "2"])
+    assert refused.value.code == 2
+    assert option in capsys.readouterr().err
+
+
 def test_a_java_model_writes_java(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

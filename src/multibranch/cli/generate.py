@@ -34,12 +34,9 @@ if TYPE_CHECKING:
     from multibranch.tasks.code import CodeGenerator
 
 _COMMENT = {"java": "//", "python": "#"}
+_HELP = {"max_length": "no output has more tokens (default: the model directory's, else 256)"}
 # A description does not say how long its code is: no multiple of its length bounds the output.
-_HELP = {
-    "max_length": "no output has more tokens (default: the model directory's, else 256)",
-    "max_ratio": argparse.SUPPRESS,
-    "max_extra": argparse.SUPPRESS,
-}
+_WITHOUT = ("max_ratio", "max_extra")
 _CHUNK = 256  # descriptions of a file that are decoded together
 
 
@@ -74,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="write one JSON object a description")
     parser.add_argument("--quiet", action="store_true", help="nothing on standard error but errors")
     add_device(parser)
-    add_search_arguments(parser, differing=_HELP)
+    add_search_arguments(parser, differing=_HELP, without=_WITHOUT)
 
 
 def run(args: argparse.Namespace) -> None:

@@ -2,7 +2,7 @@
 
 import argparse
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -89,16 +89,22 @@ def add_precision(parser: argparse.ArgumentParser) -> None:
 
 
 def add_search_arguments(
-    parser: argparse.ArgumentParser, *, differing: Mapping[str, str] | None = None
+    parser: argparse.ArgumentParser,
+    *,
+    differing: Mapping[str, str] | None = None,
+    without: Collection[str] = (),
 ) -> None:
     """How to search; what is not said is what the model directory says.
 
-    `differing`: the help of options that mean something else for this verb.
+    `differing`: the help of options that mean something else for this verb; `without`: those that
+    would mean nothing.
     """
     group = parser.add_argument_group(
         "search", "what the model directory says goes before these defaults"
     )
     for name, (kind, what) in _OPTIONS.items():
+        if name in without:
+            continue
         group.add_argument(
             f"--{name.replace('_', '-')}",
             type=kind,
@@ -116,7 +122,7 @@ def add_search_arguments(
 def search_settings(args: argparse.Namespace) -> dict[str, Any]:
     """The search options that were given."""
     names = [*_OPTIONS, "sample", "allow_unknown"]
-    given = {name: getattr(args, name) for name in names}
+    given = {name: getattr(args, name, None) for name in names}
     given = {name: value for name, value in given.items() if value is not None}
     if not args.sample:
         for name in _OF_SAMPLING & given.keys():
