@@ -156,6 +156,13 @@ def test_options_of_draws_need_them(run, folder, option):
     assert f"{option} is for draws: add --sample, or remove it" in result.err
 
 
+def test_draws_have_no_beam(run, folder):
+    result = run("translate", folder, "--sample", "--beam", 3, given="\n".join(LINES))
+    assert result.status == 2
+    assert "--beam is for searching, and --sample draws: remove one of them" in result.err
+    assert run("translate", folder, "--sample", "--n-best", 9, given="rot").out.count("\n") == 9
+
+
 def test_branches_count_from_one(run, folder):
     result = run("translate", folder, "--branches", "1,3", given="\n".join(LINES))
     chosen = Translator.load(folder, device="cpu", branches=[0, 2])

@@ -13,7 +13,10 @@ if TYPE_CHECKING:
 
 _OPTIONS = {
     "beam": (int, "hypotheses kept alive for every sentence; 1 is greedy search (default: 5)"),
-    "n_best": (int, "hypotheses to give for every line, at most --beam (default: 1)"),
+    "n_best": (
+        int,
+        "hypotheses to give for every line, at most --beam; with --sample any number (default: 1)",
+    ),
     "length_penalty": (
         float,
         "α of score = log-probability / length^α; more prefers longer output (default: 1)",
@@ -127,6 +130,8 @@ def search_settings(args: argparse.Namespace) -> dict[str, Any]:
     if not args.sample:
         for name in _OF_SAMPLING & given.keys():
             raise UserError(f"--{name.replace('_', '-')} is for draws: add --sample, or remove it")
+    elif args.beam is not None:
+        raise UserError("--beam is for searching, and --sample draws: remove one of them")
     return given
 
 
