@@ -44,6 +44,12 @@ def test_one_text_for_every_line_in_order(translator):
     assert translator.translate([]) == []
 
 
+def test_one_text_is_not_taken_for_lines_of_a_letter_each(translator):
+    for translate in (translator.translate, lambda text: list(translator.stream(text))):
+        with pytest.raises(UserError, match=r"not one text: put it into a list, as in \[text\]"):
+            translate("rot")
+
+
 def test_the_text_is_the_ids_decoded(translator):
     for [hypothesis] in translator.generate(LINES):
         assert translator.text.decode([hypothesis.ids], side="target") == [hypothesis.text]

@@ -178,6 +178,7 @@ class Translator:
             stop: once it is set, the search may break off with InterruptedError.
             options: fields of SearchOptions.
         """
+        _check_lines(lines)
         asked = self.options(**options)
         shown = [line if line.strip() else "" for line in lines]
         encoded = self.text.encode(shown, side="source", tokenised=tokenised)
@@ -250,6 +251,7 @@ class Translator:
         """
         if chunk is not None and chunk < 1:
             raise UserError(f"chunk must be at least 1, not {chunk}")
+        _check_lines(lines)
         chunk = chunk or (16384 if self.device.type == "cuda" else 512)
         reading, beginning = iter(lines), None if prefixes is None else iter(prefixes)
         done = 0
@@ -281,6 +283,12 @@ class Translator:
                 seen.setdefault(hypothesis.text, hypothesis)
             written.append(list(seen.values()) if distinct else each)
         return written
+
+
+def _check_lines(lines: Iterable[str]) -> None:
+    """Refuse one text in place of several: it would be taken for lines of one letter each."""
+    if isinstance(lines, str):
+        raise UserError("lines are a list of texts, not one text: put it into a list, as in [text]")
 
 
 def as_paths(folders: str | Path | Sequence[str | Path]) -> list[Path]:
