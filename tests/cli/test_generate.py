@@ -260,6 +260,10 @@ def test_bad_input_is_one_line_and_exit_status_2(
         str(model / "config.json"), DESCRIPTION
     )
     assert "a description is empty" in refused(str(model), DESCRIPTION, " ")
+    for number, said in enumerate(([1], {"max_length": "long"})):
+        odd = _copy(model, tmp_path / f"odd-{number}")
+        (odd / "config.json").write_text(json.dumps({**read_config(odd), "decoding": said}))
+        assert "config.json is no set of search options" in refused(str(odd), DESCRIPTION)
     asked = ("--n-best", "9")
     assert "a beam of 5 cannot give the 9 best" in refused(str(model), DESCRIPTION, *asked)
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"good\n\xff\n")))

@@ -13,6 +13,7 @@ from typing import Any
 
 from multibranch.data import PreparedData
 from multibranch.decoding import Hypothesis, Translator
+from multibranch.decoding.translator import saved_options
 from multibranch.directory import load_text, read_config
 from multibranch.disk import naming, replaced_file
 from multibranch.errors import UserError, counted
@@ -51,8 +52,9 @@ class CodeGenerator:
     @classmethod
     def load(cls, folder: str | Path, **how: Any) -> "CodeGenerator":
         """The model of a directory; `how` is what Translator.load takes."""
-        said = check_model(folder).get("decoding") or {}
-        limits = {"max_length": said["max_length"]} if said.get("max_length") else {}
+        check_model(folder)
+        said = saved_options(folder).get("max_length")
+        limits = {} if said is None else {"max_length": said}
         return cls(Translator.load(folder, **how), defaults=limits)
 
     def generate(
@@ -244,17 +246,15 @@ def language_of(text: TextPipeline, where: str | Path | None = None) -> str:
     return language
 
 
-def check_model(folder: str | Path) -> dict[str, Any]:
-    """The config.json of a model directory, if its task is code and its language known."""
-    config = read_config(folder)
-    task = config.get("task", "code")
+def check_model(folder: str | Path) -> None:
+    """Refuse a model directory whose task is not code, or whose language is not known."""
+    task = read_config(folder).get("task", "code")
     if task != "code":
         raise UserError(
             f"{folder} is a model of the task {task}, not of code: use `multibranch translate` or "
             "`multibranch evaluate` for it"
         )
     language_of(load_text(folder), folder)
-    return config
 
 
 def validation_score(
