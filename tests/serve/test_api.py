@@ -586,6 +586,16 @@ def test_pages_of_a_named_origin_can_read_every_answer(start):
     assert all(answer.headers["x-content-type-options"] == "nosniff" for answer in answers[:8])
 
 
+def test_pages_of_a_named_origin_can_read_when_to_come_back(start):
+    one = start(origins=("https://a.example",))
+    one.service.batcher.admit(one.service.limits.queue)  # it is full
+    with one.client(headers={"Origin": "https://a.example"}) as client:
+        answer = client.post("/translate", json={"text": "rot"})
+    one.service.batcher.release(one.service.limits.queue)
+    assert (answer.status_code, "retry-after" in answer.headers) == (503, True)
+    assert answer.headers["access-control-expose-headers"] == "Retry-After"
+
+
 def test_a_form_of_another_site_is_not_taken_for_json(served):
     with served.client() as client:
         answer = client.post(

@@ -106,6 +106,7 @@ def make_app(service: Service) -> FastAPI:
             allow_origins=list(service.options.origins),
             allow_methods=["GET", "HEAD", "POST"],
             allow_headers=["Authorization", "Content-Type"],
+            expose_headers=["Retry-After"],
         )
     return app
 
