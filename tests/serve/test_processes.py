@@ -107,6 +107,29 @@ def test_sigterm_finishes_what_is_in_flight_and_stops(start):
     assert (end["done"], end["lines"]) == (True, 20)
 
 
+def test_what_is_still_in_flight_when_the_grace_is_over_is_told_in_a_sentence(start):
+    one = start("--port", 0, "--batch-milliseconds", 60_000, "--grace-seconds", 1)
+    answers: list[httpx.Response] = []
+    waiting = threading.Thread(target=lambda: answers.append(one.post(text="Der Mann läuft.")))
+    waiting.start()
+    with socket.create_connection(("127.0.0.1", one.port), timeout=20) as refused:
+        refused.sendall(
+            b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            b"Content-Length: 50000000\r\n\r\n{"  # too much, and it does not come to its end
+        )
+        time.sleep(0.5)
+        one.process.send_signal(signal.SIGTERM)
+        waiting.join()
+        assert one.end() == 0
+        assert refused.recv(65536).startswith(b"HTTP/1.1 413 ")
+    [answer] = answers
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
+    assert answer.json() == {"error": "the service is stopping"}
+    said = "".join(one.said)
+    assert "Traceback" not in said
+    assert "/translate 503 " in said
+
+
 def test_killed_under_load_it_starts_again_at_once_and_ctrl_c_ends_it(start, folder, tmp_path):
     (tmp_path / "token").write_text("from-file\n")
     (tmp_path / "token").chmod(0o600)

@@ -1,5 +1,6 @@
 """The HTTP interface: what can be asked, what is answered, and its OpenAPI description."""
 
+import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -21,7 +22,7 @@ from multibranch.decoding.attention import Inspection
 from multibranch.errors import UserError
 from multibranch.serve import metrics as prometheus
 from multibranch.serve.batching import Closed, QueueFull
-from multibranch.serve.guard import Guard
+from multibranch.serve.guard import STOPPING, Guard
 from multibranch.serve.messages import (
     DocumentBody,
     EndLine,
@@ -65,7 +66,11 @@ _PROBLEMS = {
     **problem(413, "The body is too large."),
     **problem(415, "The Content-Type of the body is not application/json."),
     **problem(422, "What is asked for cannot be done; the sentence says why."),
-    **problem(503, "The queue is full.", Retry_After="Seconds after which to try again."),
+    **problem(
+        503,
+        "The queue is full, or the service is stopping.",
+        Retry_After="Seconds after which to try again.",
+    ),
     **problem(504, "It took too long."),
 }
 _STREAM: dict[int | str, dict[str, Any]] = {
@@ -85,7 +90,8 @@ def make_app(service: Service) -> FastAPI:
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         yield
-        service.close()
+        # Meanwhile whoever is still there is told that the service is stopping.
+        await asyncio.to_thread(service.close)
 
     app = FastAPI(
         title="multibranch",
@@ -244,7 +250,7 @@ def _add_handlers(app: FastAPI, service: Service) -> None:
 
     @app.exception_handler(Closed)
     async def closed(_: Request, __: Closed) -> Response:
-        return say(503, "the service is stopping", **{"Retry-After": "5"})
+        return say(503, STOPPING, **{"Retry-After": "5"})
 
     @app.exception_handler(TooLong)
     async def too_long(_: Request, error: TooLong) -> Response:

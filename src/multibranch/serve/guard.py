@@ -23,6 +23,7 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 
+STOPPING = "the service is stopping"
 PUBLIC = {"/", "/health", "/docs", "/openapi.json", "/style.css", "/page.js", "/icon.svg"}
 PROTECTED = {"/translate", "/translate/stream", "/inspect", "/model", "/metrics"}
 CONTENT_POLICY = (
@@ -82,6 +83,10 @@ class Guard:
         except _Refused as refused:
             unread = refused.unread
             await _refuse(answer, refused)
+        except asyncio.CancelledError:
+            # The server ends, and the time for what is in flight is up; what was begun breaks off.
+            if not record.status:
+                await _refuse(answer, _Refused(503, STOPPING, (b"retry-after", b"5")))
         except Exception as error:
             # Neither to the client nor into the log: a message may quote the request.
             print(f"multibranch serve: failed with {_place(error)}", file=sys.stderr, flush=True)
@@ -138,7 +143,7 @@ class Guard:
 
         Closing the connection on a client that is still sending would take the answer from it.
         """
-        with contextlib.suppress(TimeoutError):
+        with contextlib.suppress(TimeoutError, asyncio.CancelledError):
             async with asyncio.timeout(self._options.limits.body_seconds):
                 while (await receive()).get("more_body", False):
                     pass

@@ -12,6 +12,7 @@ from multibranch.decoding import Hypothesis
 from multibranch.errors import UserError
 from multibranch.serve.batching import Closed, QueueFull
 from multibranch.serve.engine import Translation
+from multibranch.serve.guard import STOPPING
 from multibranch.serve.service import Service, TooLong, since
 from multibranch.text.sentences import SentenceSplitter, halves, paragraphs
 
@@ -60,7 +61,7 @@ class Document:
             self._service.metrics.timed_out.add()  # once, though all that wait may be late
             error = str(late)
         except Closed:
-            error = "the service is stopping"
+            error = STOPPING
         finally:
             for _, task in self._running:
                 task.cancel()
