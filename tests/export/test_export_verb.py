@@ -178,6 +178,10 @@ def test_help_says_how(run):
         (["NAMELESS", "--format", "onnx", "--output", "OUT"], "holds no model that is known here"),
         (["CLASSIFIER", "--format", "ctranslate2", "--output", "OUT"], "is a classifier.*onnx"),
         (["BROKEN", "--format", "ctranslate2", "--output", "OUT"], "it has no file model.safe"),
+        (
+            ["DRAWING", "--format", "ctranslate2", "--output", "OUT"],
+            r'"decoding" in .*DRAWING/config.json cannot be kept: the engine ctranslate2 does not',
+        ),
         (["DIR", "--format", "tflite", "--output", "OUT"], "invalid choice: 'tflite'"),
         (["DIR", "--format", "onnx"], "required: --output"),
         (
@@ -188,12 +192,14 @@ def test_help_says_how(run):
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_wrong_arguments_are_one_clear_line(run, tmp_path, directory, words, match):
+    said = json.loads((directory / "config.json").read_text())
     architectures = {
         "OTHER": {"model_type": "multibranch-marian", "architectures": ["MarianMTModel"]},
         "CLASSIFIER": {"architectures": ["MultiBranchBertForSequenceClassification"]},
         "NAMELESS": {},
         "EMPTY": None,
-        "BROKEN": json.loads((directory / "config.json").read_text()),
+        "BROKEN": said,
+        "DRAWING": {**said, "decoding": {"sample": True}},
     }
     for name, config in architectures.items():
         (tmp_path / name).mkdir()

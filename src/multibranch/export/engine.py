@@ -149,16 +149,7 @@ class CTranslate2Engine(Translator):
     def options(self, **changes: Any) -> SearchOptions:
         """As Translator's; what CTranslate2 cannot do is refused here."""
         asked = super().options(**changes)
-        if asked.sample:
-            raise UserError(
-                "the engine ctranslate2 does not sample as ours does, reproducibly sentence by "
-                "sentence: use --engine torch for --sample"
-            )
-        if asked.repetition_penalty != 1:
-            raise UserError(
-                "the repetition penalty of the engine ctranslate2 is another one than ours: use "
-                "--engine torch, or --no-repeat-ngram"
-            )
+        check_options(asked)
         return asked
 
     def search(
@@ -330,6 +321,20 @@ class CTranslate2Engine(Translator):
             (member, sorted(several, key=lambda one: -one.score))
             for member, several in scored.items()
         ]
+
+
+def check_options(options: SearchOptions) -> None:
+    """Refuse what CTranslate2 cannot do, or does in another way."""
+    if options.sample:
+        raise UserError(
+            "the engine ctranslate2 does not sample as ours does, reproducibly sentence by "
+            "sentence: use --engine torch for --sample"
+        )
+    if options.repetition_penalty != 1:
+        raise UserError(
+            "the repetition penalty of the engine ctranslate2 is another one than ours: use "
+            "--engine torch, or --no-repeat-ngram"
+        )
 
 
 def _found(result: Any) -> list[_Found]:

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from multibranch.decoding import SearchOptions
 from multibranch.decoding.translator import saved_options
 from multibranch.directory import (
     MODEL_TYPE,
@@ -13,6 +14,7 @@ from multibranch.directory import (
 )
 from multibranch.errors import UserError, needed
 from multibranch.export.ctranslate2 import POSITIONS, check_quantization, export_ctranslate2
+from multibranch.export.engine import check_options
 from multibranch.export.folder import Tell, check_output, read_description, untold
 from multibranch.export.onnx import export_onnx
 
@@ -55,13 +57,15 @@ def export(
             "--format onnx"
         )
     else:
+        decoding = saved_options(folder)
+        _check_options(folder, decoding)
         export_ctranslate2(
             load_model(folder),
             load_text(folder),
             output,
             quantization=quantization or "float32",
             positions=POSITIONS if positions is None else positions,
-            decoding=saved_options(folder),
+            decoding=decoding,
             tell=tell,
         )
     return {
@@ -71,6 +75,14 @@ def export(
         "megabytes": sum(path.stat().st_size for path in output.iterdir()) / 1e6,
         "largest_difference": read_description(output, format=format)["largest_difference"],
     }
+
+
+def _check_options(folder: Path, decoding: dict[str, Any]) -> None:
+    """Refuse search options with which the engine would not load what is written."""
+    try:
+        check_options(SearchOptions(**decoding))
+    except UserError as error:
+        raise UserError(f'"decoding" in {config_path(folder)} cannot be kept: {error}') from None
 
 
 def _export_onnx(folder: Path, output: Path, tell: Tell) -> None:
