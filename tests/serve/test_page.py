@@ -283,6 +283,16 @@ def test_a_token_is_asked_for_and_never_kept(start, open_page):
     )
 
 
+def test_a_token_that_no_header_can_hold_is_not_the_token(start, open_page):
+    page = open_page(start(token="geheim"))
+    page.locator("#token").fill("„geheim“")
+    page.get_by_role("button", name="Unlock").click()
+    playwright.expect(page.locator("#said")).to_have_text("That is not the token.")
+    page.locator("#token").fill("geheim")
+    page.keyboard.press("Enter")
+    playwright.expect(page.locator("#unlock")).to_be_hidden()
+
+
 def test_what_is_wrong_is_said(start, open_page):
     one = start(limits={"tokens": 5, "inspect_tokens": 5})
     page = open_page(one)

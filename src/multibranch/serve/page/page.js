@@ -357,7 +357,9 @@ byId("copy").addEventListener("click", async () => {
 });
 byId("unlock").addEventListener("submit", (event) => {
   event.preventDefault();
-  state.token = byId("token").value.trim();
+  const token = byId("token").value.trim();
+  if (/[^ -~]/.test(token)) return say("That is not the token.", true); // no header could hold it
+  state.token = token;
   begin();
 });
 let resizing = 0;
