@@ -154,6 +154,25 @@ def test_what_will_be_run_again_is_forgotten(
 
 
 @pytest.mark.parametrize(
+    ("progress", "kept"), [(None, [(1, 3.0)]), (Progress(update=1), [(1, 2.0), (2, 3.0)])]
+)
+def test_curves_forget_it_too(
+    tmp_path: Path, progress: Progress | None, kept: list[tuple[int, float]]
+) -> None:
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    for started, losses in ((None, [2.0, 2.5]), (progress, [3.0])):
+        display = Display(tmp_path, quiet=True)
+        display.start(started)
+        first = 1 if started is None else started.update + 1
+        with display:
+            for update, loss in enumerate(losses, first):
+                display.record("train", {"update": update, "loss": loss})
+    events = accumulator.EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    assert [(event.step, event.value) for event in events.Scalars("train/loss")] == kept
+
+
+@pytest.mark.parametrize(
     ("seconds", "text"), [(0, "0:00"), (59.6, "1:00"), (125, "2:05"), (3723, "1:02:03")]
 )
 def test_clock(seconds: float, text: str) -> None:

@@ -34,7 +34,7 @@ class Display:
         self._tensorboard: Any = None
         self._live: Live | None = None
         self._wants_tensorboard = tensorboard and folder is not None
-        self._after: int | None = None
+        self._again = 0  # the first update that will be run, and recorded, again
         self._shown = 0.0
         self._reported: dict[str, Any] = {}  # the last report
 
@@ -43,7 +43,7 @@ class Display:
 
         None: nothing of what was recorded was saved, all of it will be run again.
         """
-        self._after = None if progress is None else progress.update
+        self._again = 0 if progress is None else progress.update + 1
         if self.folder is not None:
             _forget(self.folder / METRICS, progress)
 
@@ -143,10 +143,9 @@ class Display:
                 self._wants_tensorboard = False
                 return None
             assert self.folder is not None
-            self._tensorboard = SummaryWriter(
-                str(self.folder / "tensorboard"),
-                purge_step=None if self._after is None else self._after + 1,
-            )
+            # The curves forget what earlier runs recorded from that update on.
+            place = str(self.folder / "tensorboard")
+            self._tensorboard = SummaryWriter(place, purge_step=self._again)
         return self._tensorboard
 
 
