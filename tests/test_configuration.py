@@ -250,6 +250,7 @@ def test_the_defaults_need_only_an_end() -> None:
         ({"train__betas": [0.9, 1.0]}, "train.betas must be at least 0 and below 1"),
         ({"train__betas": [0.9]}, "train.betas must be two numbers"),
         ({"train__max_updates": 0}, "train.max_updates must be at least 1, not 0"),
+        ({"train__max_minutes": 0.0}, "train.max_minutes must be above 0"),
         ({"train__patience": -2}, "train.patience must be at least 1"),
         ({"train__validate_every": 0}, "train.validate_every must be at least 1"),
         ({"train__checkpoint_minutes": -1.0}, "train.checkpoint_minutes must be at least 0"),

@@ -133,14 +133,14 @@ class Config:
         """Refuse what cannot work, with the key to change; give back the configuration."""
         train = self.train
         check_ranges(self, RANGES)
+        for name in ("learning_rate", "epsilon", "max_minutes"):
+            if getattr(train, name) == 0:
+                raise UserError(f"train.{name} must be above 0")
         if not any((train.max_epochs, train.max_updates, train.max_minutes, train.patience)):
             raise UserError(
                 "the run would never end: set train.max_epochs, train.max_updates, "
                 "train.max_minutes or train.patience"
             )
-        if train.learning_rate == 0 or train.epsilon == 0:
-            name = "learning_rate" if train.learning_rate == 0 else "epsilon"
-            raise UserError(f"train.{name} must be above 0")
         if train.cool_down and not train.max_updates:
             raise UserError("train.cool_down is a share of train.max_updates, which is not set")
         if len(train.betas) != 2:

@@ -251,7 +251,7 @@ class Trainer:
             return Asked()
         checkpoint = time.monotonic() - self._saved >= 60 * train.checkpoint_minutes
         checkpoint = checkpoint and self._saved_state != self._state_number()
-        out_of_time = bool(train.max_minutes) and self._seconds() >= 60 * (train.max_minutes or 0)
+        out_of_time = train.max_minutes is not None and self._seconds() >= 60 * train.max_minutes
         signals, checkpoints, times_out = self.processes.total(
             0 if signal is None else 1, checkpoint, out_of_time
         )
