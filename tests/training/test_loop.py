@@ -1,5 +1,6 @@
 """A run from end to end: what it leaves, what it records, and when it stops."""
 
+import json
 import math
 from pathlib import Path
 from types import SimpleNamespace
@@ -44,6 +45,21 @@ def test_its_model_directories_load_with_the_loss_they_claim(
     assert load_text(folder).encode(["w3 w1"], side="source") == [
         PreparedData.open(toy).text.encode(["w3 w1"], side="source")[0]
     ]
+
+
+def test_a_loss_that_is_not_a_number_is_written_as_json_has_it(
+    toy: Path, tmp_path: Path, tiny: SimpleNamespace
+) -> None:
+    tiny.run(toy, tmp_path / "run", max_updates=2, warmup=1, learning_rate=1e30)
+    (record,) = tiny.records(tmp_path / "run", "validation")
+    assert record["loss"] is None
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is no JSON")
+
+    for name in ("last", ""):
+        text = (tmp_path / "run" / name / "config.json").read_text()
+        assert json.loads(text, parse_constant=refuse)["training"]["validation_loss"] is None
 
 
 def test_the_best_is_the_best_of_the_validations(

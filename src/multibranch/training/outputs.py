@@ -4,6 +4,7 @@ runs/x/best, last, averaged                model directories
 runs/x/config.json, model.safetensors, …   the one among them that later commands take
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -32,13 +33,17 @@ class Outputs:
     def write(
         self, name: str, weights: Mapping[str, Tensor], *, update: int, loss: float | None
     ) -> None:
-        """Write the model directory `name` with these weights, float32 on the CPU."""
+        """Write the model directory `name` with these weights, float32 on the CPU.
+
+        loss: theirs on the validation set; one that is not finite, which JSON does not have, is
+            written as null.
+        """
         extra: dict[str, Any] = {
             "task": self.config.task,
             "weights": name,
             "training": {
                 "updates": update,
-                "validation_loss": loss,
+                "validation_loss": loss if loss is not None and math.isfinite(loss) else None,
                 "data": str(self.config.data.folder or self.config.data.builtin),
                 "init_from": self.config.train.init_from,
                 "seed": self.config.train.seed,
