@@ -1,6 +1,7 @@
 """`multibranch train` and `multibranch branch` as people type them."""
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -73,6 +74,17 @@ def test_a_run_ends_with_a_table(
     assert "Training" in printed.out and "perplexity" in printed.out
     assert "The model is in" in printed.err and "valid loss" in printed.err
     assert load_model(tmp_path / "run").settings["branches"] == 2
+
+
+@pytest.mark.parametrize("rate", ["1e2", "1e30"])
+def test_a_run_that_fell_apart_ends_with_one_too(
+    rate: str, config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    changes = ["--train.learning_rate", rate, "--train.warmup", "1", "--train.average", "1"]
+    assert main(["train", str(config), *changes, "--json"]) == 0
+    row = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    assert row["perplexity"] is None
+    assert (row["validation_loss"] or math.inf) > 709
 
 
 def test_json_is_for_programs(

@@ -1,5 +1,6 @@
 """Several seeds as mean and deviation, and what is said when a package is missing."""
 
+import math
 import sys
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 import multibranch.metrics.validity as validity
 from multibranch.errors import UserError
 from multibranch.metrics import Score, bleu, multi_bleu, parses, summarise
+from multibranch.metrics.score import perplexity
 
 
 def test_mean_and_sample_deviation() -> None:
@@ -27,6 +29,13 @@ def test_scores_of_different_signatures_are_not_averaged() -> None:
         summarise([Score(1, "a"), Score(2, "b")])
     with pytest.raises(UserError, match="no score"):
         summarise([])
+
+
+def test_a_perplexity_that_no_float_holds_is_none() -> None:
+    assert perplexity(0.0) == 1
+    assert perplexity(2.0) == pytest.approx(7.389056)
+    assert perplexity(709.0) == pytest.approx(8.218407e307)
+    assert [perplexity(loss) for loss in (710.0, math.inf, math.nan)] == [None, None, None]
 
 
 def test_a_missing_package_is_named_with_the_command_that_installs_it(

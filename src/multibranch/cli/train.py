@@ -99,6 +99,8 @@ SHOWN = {
 def _row(name: str, outcome: Any) -> dict[str, Any]:
     import math
 
+    from multibranch.metrics.score import perplexity
+
     progress = outcome.progress
     # Where weights were averaged, the run's model is the average.
     loss, plain = progress.best_loss, progress.best_plain
@@ -109,8 +111,8 @@ def _row(name: str, outcome: Any) -> dict[str, Any]:
         "folder": str(outcome.folder),
         "parameters": outcome.parameters,
         "updates": progress.update,
-        "validation_loss": loss,
-        "perplexity": None if plain is None else math.exp(plain),
+        "validation_loss": None if loss is None or not math.isfinite(loss) else loss,
+        "perplexity": None if plain is None else perplexity(plain),
         "best_update": progress.best_update,
         "best_validation_loss": progress.best_loss,
     }

@@ -1,6 +1,7 @@
-"""A score with its signature, and several seeds' scores as mean and deviation."""
+"""A score with its signature, several seeds' scores as mean and deviation, and perplexity."""
 
 import math
+import sys
 from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 
@@ -55,6 +56,12 @@ def mean_and_deviation(values: Sequence[float]) -> tuple[float, float | None]:
     if len(values) == 1:
         return mean, None
     return mean, math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1))
+
+
+def perplexity(loss: float) -> float | None:
+    """e to the power of the cross-entropy a token; None where that is more than a float holds."""
+    # A loss that is no number has none either.
+    return math.exp(loss) if loss < math.log(sys.float_info.max) else None
 
 
 def check_pairs(hypotheses: Sized, references: Sized) -> None:

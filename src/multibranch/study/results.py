@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from multibranch.errors import UserError
-from multibranch.metrics.score import mean_and_deviation
+from multibranch.metrics.score import mean_and_deviation, perplexity
 from multibranch.study.experiment import Experiment
 from multibranch.study.plan import Study
 
@@ -64,7 +64,8 @@ class CellResult:
     def perplexity(self) -> float | None:
         """On the validation set, of the weights that were decoded with."""
         losses = [r.get("averaged_plain") or r.get("validation_plain") for r in self.records]
-        known = [math.exp(loss) for loss in losses if loss is not None]
+        found = [None if loss is None else perplexity(loss) for loss in losses]
+        known = [value for value in found if value is not None]
         return math.fsum(known) / len(known) if known else None
 
     @property
