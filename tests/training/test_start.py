@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from tokenizers import Tokenizer
 
 from multibranch.data import PreparedData
 from multibranch.directory import load_model, save_model
 from multibranch.errors import UserError
 from multibranch.nn import MultiBranchTransformer, branch_out, branch_similarity
 from multibranch.tasks.translation import two_stage
+from multibranch.text import TextPipeline
 from multibranch.training import first_model
 
 ONE: dict[str, Any] = {"branches": 1, "drop_branch": 0.0}
@@ -174,6 +176,19 @@ def test_another_vocabulary_is_refused(
     (foreign / "tokenizer.json").write_text(tokenizer.replace('"w3"', '"x3"'))
     with pytest.raises(UserError, match="another vocabulary"):
         tiny.run(toy, tmp_path / "run", init_from=str(foreign))
+
+
+def test_vocabularies_of_one_size_are_not_taken_for_one(
+    toy: Path, tmp_path: Path, tiny: SimpleNamespace
+) -> None:
+    text = PreparedData.open(toy).text
+    tokenizer = text.tokenizer("source")
+    apart = TextPipeline(text.settings, tokenizer, Tokenizer.from_str(tokenizer.to_str()))
+    config = tiny.config(toy, tmp_path / "x")
+    with pytest.raises(UserError, match=r"share_embeddings: all is for a joint vocabulary"):
+        first_model(config, apart)
+    config.model.share_embeddings = "target"
+    assert first_model(config, apart).settings["share_embeddings"] == "target"
 
 
 def test_learned_positions_must_be_as_many(

@@ -33,6 +33,12 @@ def first_model(
     resumed: its weights will come from a checkpoint; the model it began with may be gone by now.
     """
     settings = config.model.settings(text.source_size, text.target_size)
+    anew = config.train.init_from is None and not resumed
+    if anew and config.model.share_embeddings == "all" and not text.shared:
+        raise UserError(
+            "model.share_embeddings: all is for a joint vocabulary, and in these data each side "
+            "has one of its own: set it to target"
+        )
     try:
         torch.manual_seed(config.train.seed)
         model = MultiBranchTransformer(**settings)
