@@ -2,6 +2,7 @@
 
 import dataclasses
 import shutil
+import warnings
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -157,6 +158,22 @@ def test_another_architecture_is_refused(
 ) -> None:
     with pytest.raises(UserError, match=message):
         tiny.run(toy, tmp_path / "run", init_from=str(transformer), **changes)
+
+
+def test_one_number_is_the_same_as_it_for_every_layer(
+    toy: Path, tmp_path: Path, tiny: SimpleNamespace
+) -> None:
+    config = tiny.config(toy, tmp_path / "x", branches=2, ffn_branches=2, drop_branch=0.0)
+    text = PreparedData.open(toy).text
+    model = first_model(config, text)
+    save_model(tmp_path / "trained", model, text)
+    config = tiny.config(toy, tmp_path / "y", branches=[2, 2], ffn_branches=[2, 2], drop_branch=0.0)
+    config.train.init_from = str(tmp_path / "trained")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # nothing is copied that could not part
+        again = first_model(config, text)
+    for name, weight in model.state_dict().items():
+        assert torch.equal(weight, again.state_dict()[name]), name
 
 
 def test_fewer_branches_are_refused(

@@ -23,6 +23,7 @@ FREE = (
     "activation_dropout",
     "max_length",
 )
+BY_LAYER = ("branches", "ffn_branches")
 
 
 def first_model(
@@ -56,7 +57,7 @@ def start_from(
     trained = load_model(folder)
     _check_text(folder, text)
     _check_settings(folder, trained.settings, model.settings)
-    branches, had = model.settings["branches"], trained.settings["branches"]
+    branches, had = (_by_layer(each.settings, "branches") for each in (model, trained))
     if branches != had or noise:
         try:
             with warnings.catch_warnings():
@@ -89,8 +90,16 @@ def _check_settings(folder: Path, theirs: dict[str, Any], ours: dict[str, Any]) 
     if ours["positions"] == "learned":
         fixed.append("max_length")
     for name in fixed:
-        if theirs.get(name) != ours[name]:
+        if _by_layer(theirs, name) != _by_layer(ours, name):
             raise UserError(
                 f"train.init_from: {folder} has {name} {theirs.get(name)}, this configuration "
                 f"{ours[name]}: set model.{name} to {theirs.get(name)}"
             )
+
+
+def _by_layer(settings: dict[str, Any], name: str) -> Any:
+    """A setting; where it may differ by layer, as a list: 2 is [2, 2] for two layers."""
+    value = settings.get(name)
+    if name not in BY_LAYER or isinstance(value, list):
+        return value
+    return [value] * (settings["encoder_layers"] + settings["decoder_layers"])
