@@ -48,6 +48,14 @@ def test_a_vocabulary_too_small_for_its_characters_is_refused() -> None:
         learn_bpe(counter({"a": 1}), size=100)
 
 
+def test_what_is_too_long_for_a_word_teaches_nothing_and_takes_no_time() -> None:
+    words = {"low": 5, "lower": 2, "newest": 6, "widest": 3}
+    tokenizer = learn_bpe(counter({**words, "a" * 5_000_000: 2}), merges=20)
+    assert tokenizer.to_str() == learn_bpe(counter(words), merges=20).to_str()
+    longest = learn_bpe(counter({**words, "ab" * 500: 2}), merges=20)
+    assert longest.encode("ab").tokens == ["▁", "ab", "</s>"]
+
+
 def test_learning_twice_gives_the_same_vocabulary() -> None:
     words = {f"{a}{b}{a}": 2 + len(a) for a in "abcdefgh" for b in "ijklmnop"}
     turned = dict(reversed(list(words.items())))

@@ -37,6 +37,7 @@ _FEED_WORDS = 2000
 _FEED_TOTAL = 50_000_000
 _CACHED_WORDS = 300_000
 _LONG_WORD = 100  # characters; longer words are not kept
+_BLOB = 1000  # characters; what is longer is no word of any language, and learning from it is slow
 
 
 class WordCounter:
@@ -91,7 +92,8 @@ def learn_bpe(
 ) -> Tokenizer:
     """Learn byte-pair encoding with ``merges`` merges, or as many as make ``size`` entries.
 
-    Characters seen fewer than ``rare`` times are spelt in bytes.
+    Characters seen fewer than ``rare`` times are spelt in bytes. Words of over 1,000 characters
+    teach nothing: the time that one takes grows with the square of its length.
     """
     alphabet = {
         character
@@ -110,7 +112,9 @@ def learn_bpe(
     words = {
         word: count
         for word, count in sorted(counter.words.items())
-        if "<0x" not in word and all(character in alphabet for character in word)
+        if len(word) <= _BLOB
+        and "<0x" not in word
+        and all(character in alphabet for character in word)
     }
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.CharDelimiterSplit(" ")
