@@ -33,6 +33,8 @@ from multibranch.data.store import PreparedData
 from multibranch.data.workers import map_lots
 from multibranch.errors import UserError
 
+AB = ["a.de", "a.en"]
+
 
 def write(folder: Path, name: str, lines: list[str] | bytes) -> Path:
     path = folder / name
@@ -455,6 +457,9 @@ def test_a_missing_split_says_what_was_looked_for_and_what_is_there(
         (["parallel", "--source", "a.de"], "--source and --target come together"),
         (["glue", "--merges", "5", "--from", "."], "glue keeps its text as it is"),
         (["multi30k-de-en", "--tokenised"], "are for your own files"),
+        (["multi30k-de-en", "--hold-out", "9"], "--hold-out are for your own files"),
+        (["parallel", "--train", *AB, "--valid", *AB, "--hold-out", "9"], "leave one of them out"),
+        (["multi30k-de-en", "--tasks", "rte", "--from", "."], "multi30k-de-en has none"),
         (["multi30k-de-en", "--merges", "5", "--vocabulary", "9"], "say the same thing twice"),
         (["code-java", "--merges", "5"], "code-java has word vocabularies"),
         (["code-java", "--vocabulary", "5"], "takes two sizes, SOURCE TARGET"),

@@ -79,7 +79,6 @@ def _add_own_files(group: Any) -> None:
     group.add_argument(
         "--hold-out",
         type=int,
-        default=50,
         metavar="N",
         help="hold out every N-th pair where no file is given for validation (default: 50); "
         "at least 2, and 3 where there is none for the test either",

@@ -6,7 +6,7 @@ from pathlib import Path, PurePosixPath
 
 from multibranch.data.files import without_compression
 from multibranch.data.recipe import Corpus, Recipe
-from multibranch.data.recipes import PARALLEL, find_recipe, parallel
+from multibranch.data.recipes import HOLD_OUT, PARALLEL, find_recipe, parallel
 from multibranch.errors import UserError
 from multibranch.text import SPECIAL_TOKENS
 
@@ -25,7 +25,7 @@ def requested(
     test: Pair = None,
     languages: Pair = None,
     tokenised: bool = False,
-    hold_out: int = 50,
+    hold_out: int | None = None,
     merges: int | None = None,
     vocabulary: Sequence[int] | None = None,
     lowercase: bool | None = None,
@@ -37,7 +37,7 @@ def requested(
     _check_numbers(hold_out=hold_out, merges=merges, vocabulary=vocabulary)
     _check_limits(max_length=max_length, max_ratio=max_ratio)
     own = _own_files(source, target, train, valid, test)
-    if "train" in own and "valid" not in own and "test" not in own and hold_out < 3:
+    if hold_out == 2 and "train" in own and "valid" not in own and "test" not in own:
         raise UserError(
             f"--hold-out must be at least 3, not {hold_out}, where no files are given for "
             f"validation and test: of every {hold_out} pairs 2 would be held out for them, and "
@@ -49,18 +49,24 @@ def requested(
                 "the recipe 'parallel' takes your files: --source F --target F, or --train A B "
                 "--valid A B --test A B."
             )
+        if hold_out is not None and "valid" in own:
+            raise UserError(
+                "--hold-out takes the validation pairs from the training files, and --valid gives "
+                "files for them; leave one of them out."
+            )
         chosen = parallel(
             languages=_languages(own["train"], languages),
             **own,
             tokenised=tokenised,
-            hold_out=hold_out,
+            hold_out=HOLD_OUT if hold_out is None else hold_out,
         )
         places = list(places) or [Path(name) for pair in own.values() for name in pair]
     else:
-        if own or tokenised or languages:
+        if own or tokenised or languages or hold_out is not None:
             raise UserError(
-                f"--source, --target, --train, --valid, --test, --languages and --tokenised are "
-                f"for your own files: use them with the recipe 'parallel', not '{recipe}'."
+                "--source, --target, --train, --valid, --test, --languages, --tokenised and "
+                "--hold-out are for your own files: use them with the recipe 'parallel', not "
+                f"'{recipe}'."
             )
         if not isinstance(found, Recipe):
             _refuse(recipe, reverse, merges, vocabulary, lowercase, max_length, max_ratio)
@@ -76,8 +82,10 @@ def requested(
     return (chosen.reversed() if reverse else chosen), list(places)
 
 
-def _check_numbers(*, hold_out: int, merges: int | None, vocabulary: Sequence[int] | None) -> None:
-    if hold_out < 2:
+def _check_numbers(
+    *, hold_out: int | None, merges: int | None, vocabulary: Sequence[int] | None
+) -> None:
+    if hold_out is not None and hold_out < 2:
         raise UserError(f"--hold-out must be at least 2, not {hold_out}.")
     if merges is not None and merges < 1:
         raise UserError(f"--merges must be at least 1, not {merges}.")

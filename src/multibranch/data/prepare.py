@@ -52,6 +52,8 @@ def prepare(
     """
     if jobs is not None and jobs < 1:
         raise UserError(f"--jobs must be at least 1, not {jobs}.")
+    if tasks and isinstance(recipe, Recipe):
+        raise UserError(f"--tasks chooses among those of glue, and {recipe.name} has none.")
     output = Path(output)
     progress = progress or silent
     if isinstance(recipe, Recipe) and not places and not overwrite:

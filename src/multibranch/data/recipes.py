@@ -298,6 +298,8 @@ PARALLEL = Corpus(
     home="--source F --target F, or --train A B --valid A B --test A B",
 )
 
+HOLD_OUT = 50  # one in so many pairs of one's own files is held out, unless the user says how many
+
 RECIPES: dict[str, Corpus] = {
     corpus.name: corpus for corpus in (*_TRANSLATION, *_CODE, GLUE, PARALLEL)
 }
@@ -322,7 +324,7 @@ def parallel(
     valid: tuple[str, str] | None = None,
     test: tuple[str, str] | None = None,
     tokenised: bool = False,
-    hold_out: int = 50,
+    hold_out: int = HOLD_OUT,
 ) -> Recipe:
     """A recipe for one's own files: a source and a target for each split.
 
