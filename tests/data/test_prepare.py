@@ -298,8 +298,12 @@ def test_languages_are_read_from_the_names_or_asked_for(tmp_path: Path) -> None:
     recipe, places = requested(recipe="parallel", train=["x/a.de.xz", "x/a.en.gz"])
     assert recipe.text.source == "de" and recipe.text.target == "en"  # type: ignore[attr-defined]
     assert places == [Path("x/a.de.xz"), Path("x/a.en.gz")]
-    with pytest.raises(UserError, match=r"the language of a.txt cannot be read .* --languages"):
-        requested(recipe="parallel", train=["a.txt", "b.txt"])
+    for given in ({"train": ["A.DE", "A.EN"]}, {"train": ["a", "b"], "languages": ["DE", "EN"]}):
+        recipe, _ = requested(recipe="parallel", **given)  # type: ignore[arg-type]
+        assert recipe.text.source == "de" and recipe.text.target == "en"  # type: ignore[attr-defined]
+    for name in ("a.txt", "A.TXT"):
+        with pytest.raises(UserError, match=rf"the language of {name} cannot be read .* --lang"):
+            requested(recipe="parallel", train=[name, "b.txt"])
 
 
 def test_the_other_direction_exchanges_the_files(

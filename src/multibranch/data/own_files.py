@@ -118,16 +118,17 @@ def _own_files(
 
 
 def _languages(files: tuple[str, str], given: Pair) -> tuple[str, str]:
+    """Both languages, in the lower case that Moses' rules know them by."""
     if given:
-        return given[0], given[1]
+        return given[0].lower(), given[1].lower()
     guessed = [PurePosixPath(without_compression(name)).suffix.removeprefix(".") for name in files]
     for name, language in zip(files, guessed):
-        if not (2 <= len(language) <= 3 and language.isalpha() and language != "txt"):
+        if not (2 <= len(language) <= 3 and language.isalpha() and language.lower() != "txt"):
             raise UserError(
                 f"the language of {name} cannot be read from its name; say both with "
                 "--languages, as in --languages de en."
             )
-    return guessed[0], guessed[1]
+    return guessed[0].lower(), guessed[1].lower()
 
 
 def _refuse(recipe: str, *options: object) -> None:
