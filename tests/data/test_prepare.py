@@ -306,6 +306,19 @@ def test_languages_are_read_from_the_names_or_asked_for(tmp_path: Path) -> None:
             requested(recipe="parallel", train=[name, "b.txt"])
 
 
+def test_folders_and_pipes_are_no_files_of_a_corpus(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = write(tmp_path, "a.en", ["a"])
+    (tmp_path / "folder.de").mkdir()
+    os.mkfifo(tmp_path / "pipe.de")  # as `--source <(zcat corpus.de.Z)` is one
+    for name in ("folder.de", "pipe.de"):
+        words = ["parallel", "--source", str(tmp_path / name), "--target", str(target)]
+        status, _, error = call(words, tmp_path / "out", capsys)
+        assert status == 2
+        assert error.startswith(f"multibranch prepare: {tmp_path / name} is no file: give files")
+
+
 def test_the_other_direction_exchanges_the_files(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,7 +1,7 @@
 """Which recipe the user asks for, and from which files: a known corpus, or the user's own text."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
 
 from multibranch.data.files import without_compression
@@ -60,7 +60,7 @@ def requested(
             tokenised=tokenised,
             hold_out=HOLD_OUT if hold_out is None else hold_out,
         )
-        places = list(places) or [Path(name) for pair in own.values() for name in pair]
+        places = list(places) or _places(own.values())
     else:
         if own or tokenised or languages or hold_out is not None:
             raise UserError(
@@ -115,6 +115,18 @@ def _own_files(
         train = (source, target)
     given = {"train": train, "valid": valid, "test": test}
     return {split: (pair[0], pair[1]) for split, pair in given.items() if pair}
+
+
+def _places(pairs: Iterable[tuple[str, str]]) -> list[Path]:
+    """The files themselves, where no other place is named to look for them."""
+    paths = [Path(name) for pair in pairs for name in pair]
+    for path in paths:
+        if path.exists() and not path.is_file():
+            raise UserError(
+                f"{path} is no file: give files on the disk, not folders or pipes, for they are "
+                "read more than once."
+            )
+    return paths
 
 
 def _languages(files: tuple[str, str], given: Pair) -> tuple[str, str]:
