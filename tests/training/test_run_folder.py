@@ -3,6 +3,7 @@
 import errno
 import os
 import resource
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,6 +29,19 @@ def test_another_configuration_is_refused_with_the_difference(
     assert "train.seed: 1 → 9" in message
     assert str(tmp_path / "run") in message and "train.output" in message
     assert "dropout" not in message
+
+
+def test_a_model_is_not_replaced_by_another_configuration_s_though_nothing_else_is_left(
+    toy: Path, tmp_path: Path, tiny: SimpleNamespace, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tiny.run(toy, tmp_path / "run", max_updates=2)
+    for name in ("resume", "best", "last"):
+        shutil.rmtree(tmp_path / "run" / name)
+    with pytest.raises(UserError, match=r"another configuration \(model.branches: 2 → 3\)"):
+        tiny.run(toy, tmp_path / "run", branches=3, max_updates=2)
+    again = tiny.config(toy, tmp_path / "run", max_updates=2)
+    assert Trainer(again, PreparedData.open(toy)).run().progress.update == 2
+    assert "no checkpoint to go on from: training starts anew" in capsys.readouterr().err
 
 
 def test_limits_and_the_machine_may_change(

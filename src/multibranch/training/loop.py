@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from multibranch.data import PreparedData
+from multibranch.directory import WEIGHTS
 from multibranch.errors import counted, is_out_of_memory
 from multibranch.training import setup
 from multibranch.training.bad_batches import BadBatches
@@ -151,6 +152,11 @@ class Trainer:
             if loaded is not None:
                 found[0], found[1] = vars(loaded[1]), loaded[0]
                 setup.check_same_data(self.data, size, loaded[1].data)
+            elif (self.folder.path / WEIGHTS).is_file():
+                self.display.tell(
+                    f"{self.folder.path} has a model, but no checkpoint to go on from: training "
+                    "starts anew, and replaces it at its end"
+                )
             self.display.start(None if loaded is None else loaded[1])
 
         self.processes.first_does(read)

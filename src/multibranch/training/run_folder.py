@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import IO
 
 from multibranch import configuration
-from multibranch.directory import LOCK, RUN
+from multibranch.directory import LOCK, RUN, WEIGHTS
 from multibranch.disk import check_place, clean_up, sync
 from multibranch.errors import UserError
 from multibranch.training.config import Config
@@ -29,6 +29,8 @@ FREE_KEYS = (
     "train.sharding",
     "data.folder",
 )
+# What a run saves; whatever of it is left, and be it the model alone, no other run may replace.
+SAVED = ("resume/update-*", "best", WEIGHTS)
 
 
 class RunFolder:
@@ -78,7 +80,7 @@ class RunFolder:
         ]
         if now.train.cool_down and any(each.startswith(bound) for each in changed):
             changed.append("which train.cool_down counts back from")
-        saved = [*self.path.glob("resume/update-*"), *self.path.glob("best")]
+        saved = [path for name in SAVED for path in self.path.glob(name)]
         if changed and saved:
             raise UserError(
                 f"{self.path} holds a run of another configuration ({'; '.join(changed)}): choose "
