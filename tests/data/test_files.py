@@ -117,6 +117,19 @@ def test_a_zip_archive_is_read_wherever_it_lies(tmp_path: Path, name: str) -> No
         assert source.members == ("x/inner.zip", "de-en/train.de")
 
 
+@pytest.mark.parametrize(("place", "mark"), [(0, b"\1\0"), (2, b"\x63\0")])
+def test_a_zip_archive_that_cannot_be_unpacked_is_named(
+    tmp_path: Path, place: int, mark: bytes
+) -> None:
+    """Its first mark says that there is a password, its second how it was compressed."""
+    archive = bytearray(zipped({"train.de": b"text"}))
+    for header in (archive.index(b"PK\3\4") + 6, archive.index(b"PK\1\2") + 8):
+        archive[header + place : header + place + 2] = mark
+    (tmp_path / "a.zip").write_bytes(archive)
+    with pytest.raises(UserError, match=r"train.de in a.zip cannot be unpacked here \(.*another"):
+        Library([tmp_path]).find("train.de")
+
+
 @pytest.mark.parametrize(
     "archive",
     [

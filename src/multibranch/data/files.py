@@ -166,7 +166,7 @@ def _entries(stream: IO[bytes], name: str) -> Iterator[tuple[str, IO[bytes]]]:
         with _seekable(stream, name) as whole, zipfile.ZipFile(whole) as archive:
             for info in archive.infolist():
                 if not info.is_dir():
-                    with archive.open(info) as inner:
+                    with _unlocked(archive, info, name) as inner:
                         yield info.filename, inner
         return
     unpacked = _decompressed(stream, _tar_name(name))
@@ -175,6 +175,17 @@ def _entries(stream: IO[bytes], name: str) -> Iterator[tuple[str, IO[bytes]]]:
             if entry.isfile():
                 yield entry.name, cast(IO[bytes], tar.extractfile(entry))
     _drain(unpacked)  # the checksum of a compressed file stands behind the last of the archive
+
+
+def _unlocked(archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str) -> IO[bytes]:
+    """A file of a .zip; one with a password, or packed in a way not known here, is a UserError."""
+    try:
+        return archive.open(info)
+    except RuntimeError as error:
+        raise UserError(
+            f"{info.filename} in {name} cannot be unpacked here ({error}); unpack the archive with "
+            "another program, and give the folder."
+        ) from error
 
 
 @contextlib.contextmanager
