@@ -1,5 +1,6 @@
 """The average of snapshots is the mean of the weights."""
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -48,6 +49,14 @@ def test_of_the_last_snapshots_so_many_are_averaged_as_are_best(
     assert found.snapshots == number
     assert torch.equal(found.weights["a"], torch.full((2, 3), mean))
     assert found.measured == {"loss": abs(mean - goal)}
+
+
+def test_a_loss_that_is_not_a_number_is_the_lowest_of_none(tmp_path: Path) -> None:
+    snapshots = Snapshots(tmp_path)
+    for update in (1, 2, 3):
+        snapshots.write(weights(update), update)
+    losses = iter([math.nan, 2.0, math.nan])  # of the last 1, 2 and 3
+    assert snapshots.best_average([1, 2, 3], lambda _: {"loss": next(losses)}).snapshots == 2
 
 
 def test_without_losses_all_are_averaged(tmp_path: Path) -> None:

@@ -103,4 +103,6 @@ def _mean(total: Mapping[str, Tensor], number: int) -> dict[str, Tensor]:
 
 
 def _loss(average: Average) -> float:
-    return math.inf if average.measured is None else float(average.measured["loss"])
+    """The loss, infinite where there is none or it is no number, which no other is lower than."""
+    loss = math.nan if average.measured is None else float(average.measured["loss"])
+    return math.inf if math.isnan(loss) else loss
