@@ -74,18 +74,37 @@ class BeamSearch(Search):
         b, rows, size = log_p.shape
         beam = self.tokens.shape[1]
         unknown = log_p[:, :, UNK].clone()
-        forced = self.rules.forced(self.number)[:, None, None]  # (b, 1, 1)
-        free = forced < 0
-        forced_log_p = log_p.gather(2, forced.clamp(min=0).expand(b, rows, 1))
+        free = self.on_host and self.rules.forces_nothing(self.taken)
+        forced = None if free else self._forced(log_p)
         self.rules.apply(log_p, self.history[:, :rows], self.number)
         values, ids = best_of_rows(log_p, min(beam + 1, size))  # (b, beam or 1, beam + 1)
-        self.unknowns += (unknown >= values[:, :, 0]) & free[:, :, 0]
-        first = torch.arange(values.shape[2], device=ids.device) == 0
-        values = torch.where(free, values, forced_log_p.masked_fill(~first, NOTHING))
-        ids = torch.where(free, ids, forced).expand(b, beam, -1)
+        wanted = unknown >= values[:, :, 0]
+        if forced is not None:
+            values, ids, wanted = self._with_forced(forced, values, ids, wanted)
+        self.unknowns += wanted
+        ids = ids.expand(b, beam, -1)
         sums = self.scores.unsqueeze(2) + values
         best, at = sums.flatten(1).topk(2 * beam, dim=1)
         return best, at // values.shape[2], ids.flatten(1).gather(1, at)
+
+    def _forced(self, log_p: Tensor) -> tuple[Tensor, Tensor]:
+        """The ids that sentences must go on with, or −1, (b, 1, 1), and what they add to rows."""
+        b, rows, _ = log_p.shape
+        ids = self.rules.forced(self.number)[:, None, None]
+        return ids, log_p.gather(2, ids.clamp(min=0).expand(b, rows, 1))
+
+    def _with_forced(
+        self, forced: tuple[Tensor, Tensor], values: Tensor, ids: Tensor, wanted: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The rows' best continuations, for sentences that must go on with an id that one alone.
+
+        wanted (b, rows): whether a row would have gone on with the unknown word.
+        """
+        forced_ids, forced_log_p = forced
+        free = forced_ids < 0
+        first = torch.arange(values.shape[2], device=ids.device) == 0
+        values = torch.where(free, values, forced_log_p.masked_fill(~first, NOTHING))
+        return values, torch.where(free, ids, forced_ids), wanted & free[:, :, 0]
 
     def _finish(self, scores: Tensor, parents: Tensor, ids: Tensor) -> None:
         """Take the hypotheses that end among the first `beam` candidates into the n best."""

@@ -36,6 +36,7 @@ class Rules:
             for source, prefix in zip(source_tokens, prefixes)
         ]
         self.steps = max(longest) + 1  # the last one ends what is left
+        self._free = range(max(map(len, prefixes)), min(longest))  # steps that force no sentence
         self.max_length = torch.tensor(longest, device=device)  # (b,)
         # One column more than the longest prefix needs: −1, where nothing is forced any more.
         table = torch.full((len(prefixes), max(map(len, prefixes)) + 1), -1)
@@ -49,6 +50,10 @@ class Rules:
         """Keep the rules of these sentences only."""
         self.max_length = self.max_length[sentences]
         self.prefix = self.prefix[sentences]
+
+    def forces_nothing(self, step: int) -> bool:
+        """Whether every sentence may go on with any id at this step, as far as the host knows."""
+        return step in self._free
 
     def forced(self, step: Tensor) -> Tensor:
         """The id that each sentence must go on with at this step (1,), or −1: (b,)."""
