@@ -90,6 +90,20 @@ def test_a_model_directory_loads_with_the_auto_class(variant, tmp_path):
     torch.testing.assert_close(further.logits, whole, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("how", ["loaded", "moved"])
+def test_positions_are_as_exact_in_half_precision(dtype, how, tmp_path):
+    save_model(tmp_path / "model", make(), None)
+    places = torch.arange(600)
+    expected = load_model(tmp_path / "model").source_embedding._encode(places)
+    if how == "loaded":
+        hub = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "model", dtype=dtype)
+    else:
+        hub = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "model").to(dtype)
+    assert hub.dtype == dtype
+    assert torch.equal(hub.model.source_embedding._encode(places), expected)
+
+
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_save_pretrained_writes_a_model_directory(variant, tmp_path):
     model = make(**VARIANTS[variant])

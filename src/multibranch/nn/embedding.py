@@ -1,6 +1,7 @@
 """Tokens and their positions as states: embedding · √d + position, then dropout."""
 
 import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -48,7 +49,8 @@ class TokenEmbedding(nn.Module):
         if positions == "learned":
             self.positions = nn.Parameter(torch.empty(max_length, width))
         else:
-            frequency = torch.exp(torch.arange(width // 2) * (-math.log(10000) / (width // 2 - 1)))
+            places = torch.arange(width // 2, dtype=torch.float32)
+            frequency = torch.exp(places * (-math.log(10000) / (width // 2 - 1)))
             self.register_buffer("frequency", frequency, persistent=False)
         self.reset_parameters()
 
@@ -60,6 +62,14 @@ class TokenEmbedding(nn.Module):
                 self.weight[self.padding].zero_()
         if hasattr(self, "positions"):
             nn.init.normal_(self.positions, std=self.width**-0.5)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> "TokenEmbedding":
+        """Frequencies stay in float32 whatever the rest becomes: an angle of 100.4 is not 100."""
+        before = getattr(self, "frequency", None)
+        super()._apply(fn, recurse)
+        if before is not None and self.frequency.dtype != before.dtype:
+            self.frequency = before.to(self.frequency.device)
+        return self
 
     @property
     def vectors(self) -> Tensor:
@@ -77,5 +87,5 @@ class TokenEmbedding(nn.Module):
         if hasattr(self, "positions"):
             # Positions past those learned share the last one: a long input still comes back.
             return F.embedding(positions.clamp(max=self.max_length - 1), self.positions)
-        angles = positions.unsqueeze(-1).float() * self.frequency.float()
+        angles = positions.unsqueeze(-1).float() * self.frequency
         return torch.cat([angles.sin(), angles.cos()], dim=-1)

@@ -49,9 +49,6 @@ class Stepper:
         int8: bool = False,
     ) -> None:
         folded = fold(model).to(dtype=dtype).eval().requires_grad_(False)
-        for name, frequency in model.named_buffers():
-            # In float32 whatever the rest is: an angle of 100.4 is not one of 100.
-            folded.get_submodule(name.rpartition(".")[0]).frequency = frequency.float()
         self.vocabulary = int(model.settings["target_vocabulary"])
         self.padding = folded.padding
         self.int8 = int8
