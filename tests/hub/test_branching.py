@@ -104,6 +104,14 @@ def test_saved_and_loaded_by_the_auto_classes(family, make_model, inputs, tmp_pa
     assert torch.equal(found, expected)
 
 
+def test_an_attention_that_branches_do_not_have_is_refused(make_model, tmp_path):
+    branch_out(make_model("bert")).save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=r"does not support .*flex_attention"):
+        AutoModelForSequenceClassification.from_pretrained(
+            tmp_path, attn_implementation="flex_attention"
+        )
+
+
 def test_loaded_without_its_head_by_automodel(make_model, inputs, tmp_path):
     branched = branch_out(make_model("bert"))
     branched.save_pretrained(tmp_path)

@@ -104,6 +104,13 @@ def test_positions_are_as_exact_in_half_precision(dtype, how, tmp_path):
     assert torch.equal(hub.model.source_embedding._encode(places), expected)
 
 
+@pytest.mark.parametrize("name", ["sdpa", "eager"])
+def test_the_usual_names_of_attention_are_taken(name, tmp_path):
+    save_model(tmp_path / "model", make(), None)
+    hub = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "model", attn_implementation=name)
+    assert hub.config._attn_implementation == name
+
+
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_save_pretrained_writes_a_model_directory(variant, tmp_path):
     model = make(**VARIANTS[variant])

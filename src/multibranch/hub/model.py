@@ -53,6 +53,7 @@ class MultiBranchPreTrainedModel(PreTrainedModel):
     base_model_prefix = "model"
     main_input_name = "input_ids"
     supports_gradient_checkpointing = True
+    _supports_sdpa = True
 
     model: MultiBranchTransformer | MultiBranchEncoder
 

@@ -26,6 +26,9 @@ class BranchedModel:
 
     # The blocks bring their own, also for a family that has none (MPNet).
     supports_gradient_checkpointing = True
+    # The branches' attention is our own, which takes the masks of "eager" and "sdpa".
+    _supports_flash_attn = False
+    _supports_flex_attn = False
 
     def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
         super().__init__(config, *args, **kwargs)  # type: ignore[call-arg]
