@@ -291,6 +291,25 @@ def test_generate_gives_what_our_decoder_gives(length_penalty, tmp_path):
     assert len(lengths) > 3, "the outputs should end in different places"
 
 
+@pytest.mark.parametrize("given", ["encoder's outputs", "a static cache", "no mask"])
+def test_generate_gives_the_same_whatever_it_is_given(given):
+    hub = MultiBranchForConditionalGeneration(MultiBranchConfig(**SMALL)).eval()
+    source, _ = sentences()
+    mask = (source != 1).long()
+    expected = hub.generate(input_ids=source, attention_mask=mask)
+    assert expected.shape[1] < 40  # not the longest that the model reads
+    if given == "encoder's outputs":
+        memory = hub.get_encoder()(source, mask)
+        found = hub.generate(encoder_outputs=memory, attention_mask=mask)
+    elif given == "a static cache":
+        how = {"attention_mask": mask, "cache_implementation": "static"}
+        found = hub.generate(input_ids=source, **how)
+    else:
+        source, expected = source[:1], hub.generate(input_ids=source[:1])
+        found = hub.generate(encoder_outputs=hub.get_encoder()(source))
+    assert torch.equal(found, expected)
+
+
 def test_generate_takes_the_directory_s_search_options(tmp_path):
     said = {"beam": 3, "length_penalty": 1.7, "max_length": 4}
     save_model(tmp_path / "model", make(), None, extra={"decoding": said})

@@ -60,6 +60,8 @@ def attend(
         return layer.attend(states, memory, mask=seen, causal=causal, keep=keep), None
     query = layer.project(states, 0, 1, _EVERY).squeeze(-3).transpose(1, 2)
     key, value = _key_value(layer, states, memory, cache, index)
+    if mask is not None and mask.dtype == torch.bool:
+        mask = F.pad(mask, (0, key.shape[-2] - mask.shape[-1]))  # a static cache has room to spare
     seen = _combined(mask, bias, layer.branches)
     if need_weights:
         attended, weights = _with_weights(layer, query, key, value, seen, causal)

@@ -217,15 +217,24 @@ class MultiBranchForConditionalGeneration(MultiBranchPreTrainedModel, Generation
         A hypothesis ends after 1.5 times the source's tokens plus 10, or as max_length and
         max_new_tokens say; then its end counts with the probability that the model gives it.
         """
-        source = kwargs.get("input_ids") if inputs is None else inputs
         rules = list(logits_processor or [])
-        if source is not None:
-            present = self.mask_source(source, kwargs.get("attention_mask")) != self.model.padding
-            limit = longest_outputs(self.config, present.sum(1) - 1, args, kwargs)
+        tokens = self._source_tokens(kwargs.get("input_ids") if inputs is None else inputs, kwargs)
+        if tokens is not None:
+            limit = longest_outputs(self.config, tokens - 1, args, kwargs)
             rules.append(EndAtLength(limit, self.config.eos_token_id))
         return super().generate(
             inputs, *args, logits_processor=LogitsProcessorList(rules), **kwargs
         )
+
+    def _source_tokens(self, source: Tensor | None, given: Mapping[str, Any]) -> Tensor | None:
+        """How many tokens each source (b,) has, its end counted; None where none is given."""
+        mask = given.get("attention_mask")
+        if source is not None:
+            return (self.mask_source(source, mask) != self.model.padding).sum(1)
+        if given.get("encoder_outputs") is None:
+            return None
+        states = given["encoder_outputs"][0]  # (b, s, d)
+        return states.new_ones(states.shape[:2]).sum(1).long() if mask is None else mask.sum(1)
 
     def save_pretrained(
         self, save_directory: Any, *args: Any, state_dict: Any = None, **kwargs: Any
