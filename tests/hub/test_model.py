@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from accelerate import infer_auto_device_map
 from transformers import (
     AutoConfig,
     AutoModelForSeq2SeqLM,
@@ -248,6 +249,27 @@ def test_classification_saves_loads_and_ignores_padding(tmp_path):
     loss = model(source, labels=torch.tensor([0, 1, 2])).loss
     expected = torch.nn.functional.cross_entropy(logits, torch.tensor([0, 1, 2]))
     torch.testing.assert_close(loss, expected)
+
+
+@pytest.mark.parametrize("share", ["all", "target", "none"])
+def test_the_vocabulary_is_seen_and_cannot_be_resized(share):
+    hub = MultiBranchForConditionalGeneration(MultiBranchConfig(**SMALL, share_embeddings=share))
+    assert hub.get_input_embeddings().weight.shape == (48, 32)
+    assert hub.resize_token_embeddings(48) is hub.get_input_embeddings()
+    for model in (hub, MultiBranchForSequenceClassification(MultiBranchConfig(**SMALL))):
+        with pytest.raises(ValueError, match=r"48 entries, .* cannot be resized"):
+            model.resize_token_embeddings(50)
+
+
+def test_a_model_is_not_split_over_devices():
+    hub = MultiBranchForConditionalGeneration(MultiBranchConfig(**SMALL))
+    size = sum(parameter.numel() * 4 for parameter in hub.parameters())
+    placed = infer_auto_device_map(
+        hub,
+        max_memory={0: size // 2, 1: 2 * size},
+        no_split_module_classes=hub._no_split_modules,
+    )
+    assert set(placed.values()) == {1}
 
 
 def test_autoconfig_knows_the_settings(tmp_path):

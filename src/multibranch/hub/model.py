@@ -54,6 +54,8 @@ class MultiBranchPreTrainedModel(PreTrainedModel):
     main_input_name = "input_ids"
     supports_gradient_checkpointing = True
     _supports_sdpa = True
+    # Its parts read each other's weights: it lies on one device as a whole.
+    _no_split_modules = ["MultiBranchTransformer", "MultiBranchEncoder"]
 
     model: MultiBranchTransformer | MultiBranchEncoder
 
@@ -75,9 +77,24 @@ class MultiBranchPreTrainedModel(PreTrainedModel):
         for block in model.blocks:
             become(block, GradientCheckpointingLayer)
 
-    def get_input_embeddings(self) -> nn.Module:
-        name = "embedding" if isinstance(self.model, MultiBranchEncoder) else "source_embedding"
-        return getattr(self.model, name)
+    def get_input_embeddings(self) -> TokenEmbedding:
+        """The source's embedding, or the one whose token vectors it shares."""
+        model = self.model
+        if isinstance(model, MultiBranchEncoder):
+            return model.embedding
+        shared = model.source_embedding.vectors is model.target_embedding.vectors
+        return model.target_embedding if shared else model.source_embedding
+
+    def resize_token_embeddings(self, new_num_tokens: int | None = None, *_: Any, **__: Any) -> Any:
+        """Only the size that there is: another vocabulary needs another text pipeline."""
+        embedding = self.get_input_embeddings()
+        entries = len(embedding.vectors)
+        if new_num_tokens not in (None, entries):
+            raise ValueError(
+                f"the vocabulary of this model, {entries} entries, belongs to its text pipeline "
+                "and cannot be resized: prepare the data with another one, and train"
+            )
+        return embedding
 
 
 def _init_embedding(embedding: TokenEmbedding) -> None:
