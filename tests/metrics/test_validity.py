@@ -17,6 +17,7 @@ JAVA = [
     "void f ( ) { try ( R r = g ( ) ) { r . h ( x -> { k ( ) ; } , A :: new ) ; } finally { } }",
     "abstract void f ( ) ;",
     "public int f() {\n  return 1; // text, with a comment\n}",
+    "/** Its comment. */\npublic int f() { return 1; } // and another",
 ]
 BROKEN_JAVA = [
     "",
@@ -27,6 +28,7 @@ BROKEN_JAVA = [
     "public int f ( ) { if x { g ( ) ; } }",
     "public int f ( ) { return + ; }",
     "int x ;",
+    "// a comment\n// and no method",
     "} class B { void f ( ) { }",
     "return _NUM ;",
     "def f ( ) : return 1",

@@ -53,10 +53,9 @@ def _java(text: str) -> bool:
     root = _tree(f"class Shell {{ {text}\n}}", "java")
     if root.has_error or [child.type for child in root.named_children] != ["class_declaration"]:
         return False
-    members = [
-        child.type for child in root.named_children[0].child_by_field_name("body").named_children
-    ]
-    return bool(members) and set(members) <= {"method_declaration", "constructor_declaration"}
+    body = root.named_children[0].child_by_field_name("body")
+    members = {child.type for child in body.named_children} - {"line_comment", "block_comment"}
+    return bool(members) and members <= {"method_declaration", "constructor_declaration"}
 
 
 def _python(text: str) -> bool:
