@@ -69,6 +69,7 @@ BROKEN_PYTHON = [
     "def f ( x ) : NEWLINE print x NEWLINE",
     "def f ( x ) : NEWLINE INDENT print x y NEWLINE DEDENT",
     "def f ( x ) : NEWLINE INDENT if x : NEWLINE print x NEWLINE DEDENT",
+    "def f ( x ) : NEWLINE INDENT return 08 NEWLINE DEDENT",
     "public int f ( ) { return 1 ; }",
 ]
 

@@ -105,7 +105,7 @@ def _only_in_python_2(node: Any) -> bool:
         case "parameters" | "lambda_parameters":  # def f((a, b)):
             return "tuple_pattern" in children
         case "integer":  # 0777, 1L
-            return bool(re.fullmatch(rb"0\d*[1-9]\d*|\w+[lL]", node.text))
+            return bool(re.fullmatch(rb"0[0-7]+[lL]?|(?!0\d)\w+[lL]", node.text))
         case "string_start":  # ur"…", `x`
             return bool(re.match(rb"[uU][rR]|`", node.text))
     return False
