@@ -104,6 +104,15 @@ def test_a_size_that_no_trial_has_recorded_is_left_open() -> None:
     assert "0.0M" not in page(found) and f">{second.branches}.0M<" in page(found)
 
 
+def test_the_cosine_of_the_whole_model_is_not_that_of_a_pruned_one() -> None:
+    study = load_study("ted-beyond")
+    pruned = next(e for e in study.experiments(seeds=1) if e.keep == 1)
+    assert pruned.parent is not None
+    found = Results(study, [made_record(study, e, 30.0) for e in (pruned.parent, pruned)])
+    rows = [line.split(" | ") for line in markdown(found).splitlines() if line.startswith("| MAT")]
+    assert [row[7] for row in rows] == ["0.700", "–"]
+
+
 def test_a_cell_is_the_mean_of_its_seeds_and_differs_from_both_references(
     results: Results,
 ) -> None:

@@ -165,7 +165,7 @@ def row_of(cell: CellResult, study: Study) -> dict[str, Any]:
             for name, found in cell.against.items()
         },
         "perplexity": cell.perplexity,
-        "similarity": cell.average("mean_similarity"),
+        "similarity": cell.similarity,
         "parameters": cell.records[0].get("parameters"),
         "updates": cell.average("updates"),
         "seconds": cell.average("wall_seconds"),

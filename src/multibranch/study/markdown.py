@@ -164,7 +164,7 @@ def averages(cell: CellResult) -> list[str]:
     return [
         number(cell.average("brevity_penalty"), ".3f"),
         number(cell.perplexity, ".2f"),
-        number(cell.average("mean_similarity"), ".3f"),
+        number(cell.similarity, ".3f"),
     ]
 
 

@@ -205,7 +205,7 @@ def score_range(cells: Sequence[CellResult]) -> tuple[float, float]:
 def _similarity(cells: Sequence[CellResult], results: Results) -> str | None:
     panels = {
         name: {
-            label: [c for c in family if c.average("mean_similarity") is not None]
+            label: [c for c in family if c.similarity is not None]
             for label, family in lines.items()
         }
         for name, lines in _panels(cells).items()
@@ -223,7 +223,7 @@ def _similarity(cells: Sequence[CellResult], results: Results) -> str | None:
                 rates = [cell.experiment.drop_branch for cell in family]
                 axis.plot(
                     rates,
-                    [cell.average("mean_similarity") for cell in family],
+                    [cell.similarity for cell in family],
                     marker="o",
                     markersize=4,
                     label=label,

@@ -69,6 +69,11 @@ class CellResult:
         return math.fsum(known) / len(known) if known else None
 
     @property
+    def similarity(self) -> float | None:
+        """The cosine between branches; of a pruned model, the record has that of the whole one."""
+        return None if self.experiment.start == "pruned" else self.average("mean_similarity")
+
+    @property
     def fairest(self) -> Difference | None:
         """Against what trained as long: the baseline continued, after a second stage of its own."""
         found = self.against.get("continued") if self.experiment.start == "proximal" else None
