@@ -18,7 +18,7 @@ from multibranch.metrics.score import mean_and_deviation
 from multibranch.study import plots
 from multibranch.study.bench import Bench
 from multibranch.study.experiment import Experiment
-from multibranch.study.layout import command_of, sheets
+from multibranch.study.layout import command_of, ordered, sheets
 from multibranch.study.markdown import markdown, verdicts
 from multibranch.study.page import page
 from multibranch.study.paper import tables
@@ -111,6 +111,17 @@ def test_the_cosine_of_the_whole_model_is_not_that_of_a_pruned_one() -> None:
     found = Results(study, [made_record(study, e, 30.0) for e in (pruned.parent, pruned)])
     rows = [line.split(" | ") for line in markdown(found).splitlines() if line.startswith("| MAT")]
     assert [row[7] for row in rows] == ["0.700", "–"]
+
+
+def test_the_control_follows_the_baseline_and_rates_rise() -> None:
+    study = load_study("ted-paper")  # whose ρ=0.3, with more seeds, stands before the others
+    found = Results(study, [made_record(study, e, 30.0) for e in study.experiments(seeds=1)])
+    assert [(c.experiment.start, c.experiment.drop_branch) for c in ordered(found)] == [
+        ("scratch", 0.0),
+        ("continued", 0.0),
+        *(("proximal", rate) for rate in (0.0, 0.1, 0.2, 0.3)),
+        ("scratch", 0.3),
+    ]
 
 
 def test_a_cell_is_the_mean_of_its_seeds_and_differs_from_both_references(

@@ -1,7 +1,7 @@
 """Our numbers in the layout of the paper's tables, beside the paper's own."""
 
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from multibranch.study.experiment import Experiment
@@ -137,11 +137,25 @@ def _is_rate(part: Part) -> bool:
 
 
 def ordered(results: Results) -> list[CellResult]:
-    """All cells as they stand in the study: for the list of everything."""
+    """All cells for the list of everything, as they stand in the study, but for two things.
+
+    The baseline continued follows the baseline, and cells that differ in ρ alone follow each other.
+    """
     order: dict[str, int] = {}
     for experiment in results.study.experiments():
-        order.setdefault(experiment.cell, len(order))
-    return sorted(results.cells.values(), key=lambda cell: order.get(cell.cell, len(order)))
+        order.setdefault(_but_for_rate(experiment), len(order))
+
+    def place(cell: CellResult) -> tuple[int, bool, float]:
+        one = cell.experiment
+        control = one.start == "continued"
+        name = _but_for_rate(one.baseline if control else one)
+        return order.get(name, len(order)), control, one.drop_branch
+
+    return sorted(results.cells.values(), key=place)
+
+
+def _but_for_rate(experiment: Experiment) -> str:
+    return replace(experiment, drop_branch=0.0).cell
 
 
 def row_of(cell: CellResult, study: Study) -> dict[str, Any]:
