@@ -211,6 +211,17 @@ def test_several_seeds_and_a_comparison(
     assert "nrefs:1" in table
 
 
+def test_a_folder_is_named_as_it_is(
+    models: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Rich would take what stands in brackets for a style, and a [/ for the end of one."""
+    model = shutil.copytree(models[0], tmp_path / "a[bold]")
+    other = shutil.copytree(models[1], tmp_path / "b[" / "c]")
+    assert main(["evaluate", str(model), "--compare", str(other), "--limit", "2"]) == 0
+    out = capsys.readouterr().out.replace("\n", "")
+    assert "a[bold] on test" in out and "b[/c]: " in out
+
+
 def test_models_of_different_test_sets_are_not_compared(
     models: list[Path], data: PreparedData, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

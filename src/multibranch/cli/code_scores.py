@@ -22,7 +22,7 @@ def show_code_scores(result: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    console = Console(file=sys.stdout, highlight=False)
+    console = Console(file=sys.stdout, highlight=False, markup=False)
     outputs = scored(result, "output")
     title = f"{result['model']} ({result['language']}) on {outputs}"
     table = Table(title=title, title_justify="left")

@@ -73,4 +73,5 @@ def run(args: argparse.Namespace) -> None:
         f"{'' if picture is None else ', attention.png'}\n"
         f"Try:    multibranch interactive {folder}/mat",
         soft_wrap=True,  # a path that is broken cannot be copied
+        markup=False,
     )

@@ -219,7 +219,7 @@ def _show(result: dict[str, Any]) -> None:
 
     from multibranch.cli.output import scored
 
-    console = Console(file=sys.stdout, highlight=False)
+    console = Console(file=sys.stdout, highlight=False, markup=False)
     title = f"{result['model']} on {scored(result, 'sentence')}"
     table = Table(title=title, title_justify="left")
     table.add_column("metric")

@@ -26,7 +26,7 @@ def print_result(
     from rich.table import Table
     from rich.text import Text
 
-    console = Console(file=sys.stdout, highlight=False)
+    console = Console(file=sys.stdout, highlight=False, markup=False)
     table = Table(title=title or None, title_justify="left", header_style="bold")
     names = list(rows[0]) if rows else []
     columns = [[name.replace("_", " "), *(_cell(row[name]) for row in rows)] for name in names]

@@ -123,6 +123,7 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[Any]], *, title: str) 
     for row in rows:
         cells = [f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in row]
         table.add_row(*(Text(cell) for cell in cells))
-    console = Console()
-    # A file or a pipe has no width to keep to.
-    console.print(table) if console.is_terminal else Console(width=120).print(table)
+    console = Console(markup=False)
+    if not console.is_terminal:  # a file or a pipe has no width to keep to
+        console = Console(width=120, markup=False)
+    console.print(table)

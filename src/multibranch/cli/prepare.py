@@ -190,9 +190,9 @@ def _show_result(output: Path, manifest: dict[str, Any], made: bool) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False)
     done = "prepared" if made else "was prepared already"
-    console.print(f"{output}: {done}", soft_wrap=True, markup=False)
+    console.print(f"{output}: {done}", soft_wrap=True)
     table = Table(box=None, pad_edge=False, header_style="bold")
     if "tasks" in manifest:
         headings = ["task", "split", "examples", "unreadable", "labels"]

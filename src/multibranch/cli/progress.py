@@ -92,7 +92,7 @@ def counting(what: str, total: int) -> Iterator[Callable[[int], None]]:
     if not console.is_terminal:
         yield _lines(what, total)
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
     with Bar(*columns, TimeRemainingColumn(), console=console, transient=True) as bar:
         task = bar.add_task(what, total=total)
         yield lambda done: bar.update(task, advance=done)
