@@ -1,6 +1,7 @@
 """`multibranch params`: the counts of a configuration and of the paper's tables."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -124,3 +125,19 @@ def test_bad_input_is_one_line_and_exit_status_2(
     assert captured.out == ""
     assert len(captured.err.splitlines()) == 1
     assert message in captured.err
+
+
+@pytest.mark.parametrize("columns", [80, 50])
+def test_no_number_is_cut_in_a_terminal(
+    columns: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("FORCE_COLOR", "1")  # what rich asks to know a terminal by
+    monkeypatch.setenv("TERM", "xterm")
+    assert main(["params", "--paper"]) == 0
+    table = re.sub("\x1b\\[[0-9;]*m", "", capsys.readouterr().out).partition("[1] ")[0]
+    assert max(map(len, table.splitlines())) <= columns and "…" not in table
+    if columns == 80:
+        first = table.splitlines()[2].split()
+        assert first == ["1", "1/512/1024", "1", "4", "6+6", "10,152", "36,741,120", "36.7", "36.7"]
+        assert "27,008+50,008" in table

@@ -107,19 +107,25 @@ def _paper(*, as_json: bool) -> None:
             + [mark]
         )
     header = ["Table", "N_a/d/d_h", "N_f", "M", "layers", "vocabulary", "parameters", "M here"]
-    _table([*header, "M paper", "note"], rows, title="The architectures of the paper's tables")
+    title = "The architectures of the paper's tables"
+    _table([*header, "M paper", "note"], rows, title=title, boxed=False)  # fits 80 columns without
     for number, note in enumerate(notes, 1):
         print(f"[{number}] {note}")
 
 
-def _table(header: Sequence[str], rows: Sequence[Sequence[Any]], *, title: str) -> None:
+def _table(
+    header: Sequence[str], rows: Sequence[Sequence[Any]], *, title: str, boxed: bool = True
+) -> None:
+    from rich.box import HEAVY_HEAD
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=title, title_justify="left")
+    look: dict[str, Any] = {"box": HEAVY_HEAD} if boxed else {"box": None, "pad_edge": False}
+    table = Table(title=title, title_justify="left", collapse_padding=not boxed, **look)
     for index, name in enumerate(header):
-        table.add_column(name, justify="left" if index == 0 else "right", no_wrap=True)
+        # Folded, not cut: in a narrow terminal every number is there to read.
+        table.add_column(name, justify="left" if index == 0 else "right", overflow="fold")
     for row in rows:
         cells = [f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in row]
         table.add_row(*(Text(cell) for cell in cells))
