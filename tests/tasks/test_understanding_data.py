@@ -113,6 +113,8 @@ def test_labels_are_sorted_as_numbers_or_words(tmp_path):
     (tmp_path / "b.tsv").write_text("text\tlabel\na\tyes\nb\tno\n")
     assert read_labels(tmp_path / "a.tsv", TEXT) == ["-1", "9", "10"]
     assert read_labels(tmp_path / "b.tsv", TEXT) == ["no", "yes"]
+    (tmp_path / "c.tsv").write_text("text\tlabel\na\t²\nb\t--1\n")  # digits, and no numbers
+    assert read_labels(tmp_path / "c.tsv", TEXT) == ["--1", "²"]
 
 
 # -- Bad input ----------------------------------------------------------------------------------
@@ -159,6 +161,12 @@ def test_a_line_with_fewer_fields_is_named(tmp_path):
         ("a.tsv.xz", b"not compressed", "cannot be read"),
         ("a.jsonl", b"{broken\n", "line 1: no JSON"),
         ("a.jsonl", b"[1, 2]\n", "a JSON object is needed"),
+        (
+            "a.jsonl",
+            b'{"text": null, "label": "yes"}\n',
+            "line 1: 'text' is null, which",
+        ),
+        ("a.jsonl", b'{"text": "a", "label": ["yes"]}\n', "line 1: 'label' is [\"yes\"], which"),
         ("a.csv", b'text,label\n"open,yes\n', "cannot be read"),
         ("a.parquet", b"", "is no table"),
     ],

@@ -10,6 +10,7 @@ import gzip
 import io
 import json
 import lzma
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -114,7 +115,7 @@ def read_labels(path: str | Path, columns: Columns) -> list[str]:
             f"{path} has {counted(len(found), 'label', 'different labels')} in the column "
             f"{columns.label!r}: classification needs at least two"
         )
-    whole = all(label.lstrip("-").isdigit() for label in found)
+    whole = all(re.fullmatch("-?[0-9]+", label) for label in found)
     return sorted(found, key=int) if whole else sorted(found)
 
 
@@ -189,6 +190,12 @@ def _objects(
         if not isinstance(row, dict):
             raise UserError(f"{path}, line {number}: a JSON object is needed, with named values")
         _check_columns(path, wanted, list(row))
+        for name in wanted:
+            if row[name] is None or isinstance(row[name], list | dict):
+                raise UserError(
+                    f"{path}, line {number}: {name!r} is {json.dumps(row[name])[:40]}, which is "
+                    "neither text nor a number"
+                )
         yield number, {name: str(row[name]) for name in wanted}
 
 
