@@ -332,6 +332,10 @@ def test_the_learning_rate_rises_and_falls():
         ({"data__labels": ["minus"]}, "the label 'plus'"),
         ({"data__glue": "stsb"}, "no GLUE task 'stsb'"),
         ({"data__scores": ["bleu"], "train__max_updates": 1}, "'bleu' is unknown"),
+        (
+            {"data__scores": ["f1"], "data__labels": ["minus", "plus", "other"]},
+            "f1 is of the second of two labels, and there are 3",
+        ),
         ({"data__text": ["a", "b", "c"]}, "one or two columns"),
         ({"train__learning_rate": 0.0}, "learning_rate must be above 0"),
         ({"train__epochs": 0}, "train.epochs"),

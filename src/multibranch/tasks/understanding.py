@@ -65,6 +65,11 @@ def train_classifier(
     labels = corpus.named_labels()
     if config.data.glue is None:
         config.data.labels = list(labels)
+    if "f1" in corpus.scores and len(labels) != 2:
+        raise UserError(
+            f"data.scores: f1 is of the second of two labels, and there are {len(labels)}: score "
+            "by accuracy or matthews"
+        )
     train, valid = (corpus.examples(split, labels) for split in ("train", "valid"))
     tokenizer, model = _model(config, list(labels.values()))
     length = _longest(config, tokenizer, model)
