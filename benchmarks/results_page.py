@@ -112,6 +112,34 @@ def two_stage(path: Path, content: dict[str, Any]) -> list[str]:
     return [f"### {path.stem}", grid(header, rows), _source(path, content, text)]
 
 
+def code_corpora(path: Path, content: dict[str, Any]) -> list[str]:
+    """What code corpora allow a model to score, as benchmarks/code_corpora.py records it."""
+    corpora = content["corpora"]
+    kinds: list[tuple[str, Callable[[dict[str, Any]], str]]] = [
+        ("pairs: train, valid, test", lambda c: ", ".join(f"{n:,}" for n in c["pairs"].values())),
+        ("test references that parse", lambda c: f"{c['references_that_parse']['test']:.2f}%"),
+        ("training references that parse", lambda c: f"{c['references_that_parse']['train']:.2f}%"),
+        (
+            "references that come back from their text",
+            lambda c: "{:,} of {:,}".format(*c["references_that_come_back"]),
+        ),
+        ("words of the vocabularies", lambda c: "{:,} and {:,}".format(*c["vocabulary"])),
+        ("test tokens outside the target's", lambda c: f"{c['unknown_target_tokens']:.2f}%"),
+        (
+            "sentence BLEU of the references with `<unk>` for these",
+            lambda c: f"{c['sentence_bleu_with_unknown']:.2f}",
+        ),
+        ("references without one", lambda c: f"{c['references_without_unknown']:.2f}%"),
+        ("longest target with its end", lambda c: str(c["longest_target"])),
+        ("training pairs of more than 256 tokens", lambda c: str(c["train_pairs_too_long"])),
+        ("test descriptions that differ", lambda c: f"{c['distinct_test_sources']:,}"),
+    ]
+    rows = [[name, *(tell(corpus) for corpus in corpora.values())] for name, tell in kinds]
+    signatures = [sign for corpus in corpora.values() for sign in corpus["signatures"]]
+    text = f"Scores: {', '.join(f'`{sign}`' for sign in dict.fromkeys(signatures))}."
+    return [f"### {path.stem}", grid(["", *corpora], rows), _source(path, content, text)]
+
+
 def code(path: Path, content: dict[str, Any]) -> list[str]:
     """Code generation, as benchmarks/code_generation.py records it."""
     if "runs" not in content:
@@ -430,6 +458,7 @@ SECTIONS: list[tuple[str, str, Section]] = [
     ("Beyond the paper's grid", "search-", searched),
     ("TED talks, German → English: two stages", "ted-two-stage", two_stage),
     ("TED talks: why the Transformer stays where it is", "ted-probes", probes),
+    ("Code corpora", "code-corpora", code_corpora),
     ("Code generation", "code-", code),
     ("Understanding", "understanding-", understanding),
     ("What branches cost in fine-tuning", "branching-cost-", branching_cost),
