@@ -1,6 +1,9 @@
 """Results as people see them."""
 
+from pathlib import Path
+
 from multibranch.cli.output import print_result
+from multibranch.cli.prepare import _show_result
 
 
 def test_a_narrow_terminal_cuts_no_value(monkeypatch, capsys):
@@ -24,3 +27,13 @@ def test_no_word_is_broken_where_there_is_room_for_all(monkeypatch, capsys):
     assert max(map(len, out.splitlines())) <= 80
     whole = [word for name in row for word in name.split("_")] + rates.split() + ["29,435,904"]
     assert set(whole) <= set(out.split())
+
+
+def test_what_was_prepared_is_not_cut_either(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "45")
+    facts = {"pairs": 1_234_567, "dropped": {"too long": 98_765}, "source_unknown": 0}
+    facts |= {"source_tokens": 123_456_789, "target_tokens": 123_456_789, "target_unknown": 0}
+    sizes = {"source_size": 100, "target_size": 100, "shared": True}
+    _show_result(Path("x"), {"splits": {"train": facts}, "vocabulary": sizes}, True)
+    out = capsys.readouterr().out
+    assert "…" not in out and max(map(len, out.splitlines())) <= 45

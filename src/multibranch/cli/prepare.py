@@ -206,7 +206,7 @@ def _show_result(output: Path, manifest: dict[str, Any], made: bool) -> None:
         console.print(f"vocabulary: {shared if sizes['shared'] else apart}")
     for heading in headings:
         text = heading in ("task", "split", "dropped", "labels")
-        table.add_column(heading, justify="left" if text else "right")
+        table.add_column(heading, justify="left" if text else "right", overflow="fold")
     for row in rows:
         table.add_row(*row)
     console.print(table)
