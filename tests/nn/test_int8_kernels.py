@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from multibranch.nn import int8_attention, int8_kernels, int8_products
+from multibranch.nn.compiled import load
 
 SLOWER = "int8 is slower here for want of its C kernels for "
 AGAIN = "not compiled when multibranch was installed: install it again with a C compiler at hand"
@@ -44,3 +45,8 @@ def test_what_int8_lacks_is_told_with_its_reason(
         found = object() if compiled and runs else None
         monkeypatch.setattr(module, "library", lambda found=found: found)
     assert int8_kernels.lacking() == said
+
+
+def test_a_module_made_of_older_sources_counts_as_none() -> None:
+    assert load("torch._C", {}) is not None
+    assert load("torch._C", {"a_function_of_later_sources": (None, [])}) is None

@@ -23,7 +23,9 @@ def load(module: str, signatures: Signatures) -> ctypes.CDLL | None:
     except OSError:  # made for another machine
         return None
     for name, (result, arguments) in signatures.items():
-        function = getattr(library, name)
+        function = getattr(library, name, None)
+        if function is None:  # made of older sources
+            return None
         function.restype, function.argtypes = result, arguments
     return library
 
