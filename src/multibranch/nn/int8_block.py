@@ -45,6 +45,14 @@ class _Memory(ctypes.Structure):
     ]
 
 
+def runs_here() -> bool:
+    """Whether both kernels run here, and lay keys out alike."""
+    found = int8_products.library()
+    if found is None or int8_attention.library() is None:
+        return False
+    return bool(found.lanes() == int8_attention.lanes())
+
+
 class BlockStep:
     """States (b·open, d) → the same, in place, through a whole decoder block.
 
@@ -65,7 +73,7 @@ class BlockStep:
         pre_norm: bool,
     ) -> None:
         found = int8_products.library()
-        if found is None or int8_attention.lanes() != found.lanes():
+        if found is None or not runs_here():
             raise RuntimeError("the int8 kernels were not compiled for this machine")
         self._library = found
         self._held = (list(products), list(norms))  # what the block points to

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from multibranch.nn import int8_attention
+from multibranch.nn import int8_attention, int8_block
 from multibranch.nn.attention import MultiBranchAttention
 from multibranch.nn.blocks import DecoderBlock, EncoderBlock
 from multibranch.nn.branching import fold
@@ -219,7 +219,8 @@ class _Int8DecoderBlock(_DecoderBlock):
         kernels = [layer.multiply for layer in layers if isinstance(layer, Int8Product)]
         rows = [kernel for kernel in kernels if isinstance(kernel, RowProduct)]
         self.whole: BlockStep | None = None
-        if len(rows) == len(layers) and self.feed_forward.activation == "relu":
+        one_call = len(rows) == len(layers) and self.feed_forward.activation == "relu"
+        if one_call and int8_block.runs_here():
             norms = [(norm.weight, norm.bias, norm.epsilon) for norm in self.norms]
             self.whole = BlockStep(
                 rows, norms, heads=self.heads, width=self.head_width, pre_norm=self.pre_norm
