@@ -127,6 +127,12 @@ def test_bad_input_is_one_line_and_exit_status_2(
     assert message in captured.err
 
 
+def test_the_papers_vocabularies_are_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["params", "--paper", "--vocabulary", "7"]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == "" and "--vocabulary is for a configuration file" in captured.err
+
+
 @pytest.mark.parametrize("columns", [80, 50])
 def test_no_number_is_cut_in_a_terminal(
     columns: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         nargs="+",
         metavar="SIZE",
-        help="entries of the joint vocabulary, or of the source's and the target's",
+        help="for CONFIG: entries of the joint vocabulary, or of the source's and the target's",
     )
     parser.add_argument("--paper", action="store_true", help="list the paper's architectures")
     parser.add_argument("--json", action="store_true", help="print JSON for programs")
@@ -40,6 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     if args.paper == (args.config is not None):
         raise UserError("Give either a configuration file or --paper.")
+    if args.paper and args.vocabulary:
+        raise UserError("--vocabulary is for a configuration file: --paper has the paper's own.")
     if args.paper:
         _paper(as_json=args.json)
     else:
