@@ -265,7 +265,11 @@ def jobs_of(args: argparse.Namespace) -> dict[str, Job]:
             )
         if other is None and experiment.key in wanted:
             found[experiment.key] = Job(bench, experiment, args.keep_models)
-    found = left_to_run(found, known_trials(args.known))
+    if args.known:
+        offered_trials = counted(len(found), "trial")
+        left = left_to_run(found, known_trials(args.known))
+        print(f"--known leaves out {len(found) - len(left)} of {offered_trials}", flush=True)
+        found = left
     for job in found.values():
         job.bench.check([job.experiment])
         if job.experiment.parent is not None:
@@ -282,10 +286,18 @@ def known_trials(records: list[Path]) -> set[tuple[str, str]]:
     for path in records:
         try:
             trials = json.loads(path.read_text(encoding="utf-8"))["trials"]
+            if not isinstance(trials, list):  # a search's record counts them
+                raise ValueError("its trials are no list")
             found |= {(trial["key"], trial["fingerprint"]) for trial in trials}
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise UserError(f"{path} is no record of a study: {error}") from None
+            raise UserError(f"{path} is no record of a study: {_said(error)}") from None
     return found
+
+
+def _said(error: Exception) -> str:
+    if isinstance(error, OSError):
+        return str(error.strerror)
+    return f"it has no {error}" if isinstance(error, KeyError) else str(error)
 
 
 def left_to_run(jobs: dict[str, Job], known: set[tuple[str, str]]) -> dict[str, Job]:

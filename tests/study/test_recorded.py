@@ -278,6 +278,40 @@ def test_what_a_record_has_is_left_out_unless_something_starts_from_it(tmp_path:
     known.write_text("[]", encoding="utf-8")
     with pytest.raises(UserError, match=r"study\.json is no record of a study"):
         left()
+    known.write_text('{"trials": 3}', encoding="utf-8")  # as a search's record
+    with pytest.raises(UserError, match="is no record of a study: its trials are no list"):
+        left()
+    known.write_text("{}", encoding="utf-8")
+    with pytest.raises(UserError, match="is no record of a study: it has no 'trials'"):
+        left()
+    known.unlink()
+    with pytest.raises(UserError, match="is no record of a study: No such file or directory"):
+        left()
+
+
+def test_how_much_a_record_leaves_out_is_told(
+    write_study: Callable[..., Path],
+    tiny_data: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A record of other data or settings leaves out nothing: known before the hours are spent."""
+    driver = load("study_gpu")
+    monkeypatch.setattr(driver, "work", lambda run, *_: None)
+    file, known = write_study(), tmp_path / "study.json"
+    study = load_study(str(file))
+    bench = Bench(study=study, output=tmp_path, data={"tiny": tiny_data})
+    experiments = study.experiments(1)
+    words = [f"tiny={tiny_data}", tmp_path / "out", "--study", file, "--minutes", 1, "--seeds", 1]
+    words += ["--known", known, "--work", tmp_path / "work"]
+    monkeypatch.setattr("sys.argv", ["study_gpu.py", *map(str, words)])
+    for kept in (len(experiments), 0):
+        trials = [{"key": e.key, "fingerprint": bench.fingerprint(e)} for e in experiments[:kept]]
+        known.write_text(json.dumps({"trials": trials}), encoding="utf-8")
+        assert driver.main() == 0
+        told = f"--known leaves out {kept} of {len(experiments)} trials\n"
+        assert capsys.readouterr().out.startswith(told)
 
 
 def test_the_results_page_is_what_the_records_give() -> None:
