@@ -253,7 +253,7 @@ def describe(config: Config) -> str:
     """The layers of a proposal in one line."""
     model = config.model
     assert isinstance(model.branches, list) and isinstance(model.drop_branch, list)
-    branches = "".join(map(str, model.branches))
+    branches = " ".join(map(str, model.branches))
     rates = " ".join(f"{rate:.2f}" for rate in model.drop_branch)
     return f"N_a by layer {branches}, ρ by layer {rates}, drop-{model.drop_kind}"
 
