@@ -218,8 +218,8 @@ def test_a_folder_is_named_as_it_is(
     model = shutil.copytree(models[0], tmp_path / "a[bold]")
     other = shutil.copytree(models[1], tmp_path / "b[" / "c]")
     assert main(["evaluate", str(model), "--compare", str(other), "--limit", "2"]) == 0
-    out = capsys.readouterr().out.replace("\n", "")
-    assert "a[bold] on test" in out and "b[/c]: " in out
+    out = "".join(capsys.readouterr().out.split())  # a long path is broken anywhere
+    assert "a[bold]ontest" in out and "b[/c]:" in out
 
 
 def test_models_of_different_test_sets_are_not_compared(
