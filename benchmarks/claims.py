@@ -158,7 +158,7 @@ def _of_best(results: Results, cell: CellResult) -> Iterator[Finding]:
         (PROXIMAL, replace(cell.experiment, start="scratch"), _arrow(scratch, best)),
     ):
         first = results.find(other)
-        if first is not None:
+        if first is not None and set(first.seeds) & set(cell.seeds):
             yield _compared(claim, printed, where, results, first, cell)
 
 
@@ -166,12 +166,8 @@ def _is_best(one: Experiment) -> bool:
     """Whether it is the architecture and the rate of the paper's best model on IWSLT."""
     shape = (one.branches, one.width, one.hidden, one.ffn_branches, one.heads)
     plain = one.drop_kind == "branch" and one.drop_ffn is None and not one.r_drop
-    return (
-        one.start == "proximal"
-        and shape == (3, 256, 2048, 1, 4)
-        and plain
-        and (one.drop_branch == 0.3)
-    )
+    rate = one.drop_branch == 0.3
+    return one.start == "proximal" and shape == (3, 256, 2048, 1, 4) and plain and rate
 
 
 def _compared(

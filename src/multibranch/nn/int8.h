@@ -1,10 +1,16 @@
 /* What the kernels in eight bits offer one another; each file says what its functions do. */
 #include <stdint.h>
 
-/* int8_products.c */
+/* A weight as int8_products.c lays it out. */
+typedef struct {
+    int64_t in, out;
+    const int8_t *panels;
+    const float *units, *totals, *bias;
+    int64_t relu;
+} Weight;
+
 int64_t room(int64_t rows, int64_t in);
-void multiply(const float *states, int64_t rows, int64_t in, int64_t out, const int8_t *panels,
-              const float *units, const float *totals, const float *bias, int relu, uint8_t *bytes,
+void multiply(const Weight *weight, const float *states, int64_t rows, uint8_t *bytes,
               float *output);
 
 /* int8_attention.c */

@@ -11,14 +11,6 @@
 
 enum { LANES = 16 };
 
-/* A weight as `multiply` takes it. */
-typedef struct {
-    int64_t in, out;
-    const int8_t *panels;
-    const float *units, *totals, *bias;
-    int64_t relu;
-} Product;
-
 /* A layer norm: `weight` and `bias` are d numbers. */
 typedef struct {
     const float *weight, *bias;
@@ -27,7 +19,7 @@ typedef struct {
 
 typedef struct {
     int64_t heads, width, pre_norm;
-    Product qkv, out, query, cross_out, inner, outer;
+    Weight qkv, out, query, cross_out, inner, outer;
     Norm norm, cross_norm, feed_forward_norm;
 } Block;
 
@@ -73,12 +65,6 @@ static void normalise(const Norm *norm, const float *from, int64_t rows, int64_t
         for (int64_t i = 0; i < d; i++)
             to[i] = (from[i] - mean) * factor * norm->weight[i] + norm->bias[i];
     }
-}
-
-static void times(const Product *product, const float *states, int64_t rows, uint8_t *bytes,
-                  float *output) {
-    multiply(states, rows, product->in, product->out, product->panels, product->units,
-             product->totals, product->bias, (int)product->relu, bytes, output);
 }
 
 /* What a layer reads: the states, or their norm where that comes first. */
@@ -133,22 +119,22 @@ void block_step(const Block *block, float *states, int64_t b, int64_t open, cons
     lay_out(block, rows, larger(written->seen, source->slots), at, &laid);
 
     const float *before = input_of(block, &block->norm, states, rows, &laid);
-    times(&block->qkv, before, rows, laid.bytes, laid.wide);
+    multiply(&block->qkv, before, rows, laid.bytes, laid.wide);
     attend_written(laid.wide, b, open, block->heads, block->width, written->first, written->mask,
                    written->beam, written->mask_slots, written->seen, written->slots,
                    written->kept, written->scales, laid.attended, laid.scores);
-    times(&block->out, laid.attended, rows, laid.bytes, laid.output);
+    multiply(&block->out, laid.attended, rows, laid.bytes, laid.output);
     add(block, &block->norm, states, rows, &laid);
 
     before = input_of(block, &block->cross_norm, states, rows, &laid);
-    times(&block->query, before, rows, laid.bytes, laid.wide);
+    multiply(&block->query, before, rows, laid.bytes, laid.wide);
     attend_source(laid.wide, b, open, block->heads, block->width, source->mask, source->slots,
                   source->kept, source->scales, laid.attended, laid.scores);
-    times(&block->cross_out, laid.attended, rows, laid.bytes, laid.output);
+    multiply(&block->cross_out, laid.attended, rows, laid.bytes, laid.output);
     add(block, &block->cross_norm, states, rows, &laid);
 
     before = input_of(block, &block->feed_forward_norm, states, rows, &laid);
-    times(&block->inner, before, rows, laid.bytes, laid.wide);
-    times(&block->outer, laid.wide, rows, laid.bytes, laid.output);
+    multiply(&block->inner, before, rows, laid.bytes, laid.wide);
+    multiply(&block->outer, laid.wide, rows, laid.bytes, laid.output);
     add(block, &block->feed_forward_norm, states, rows, &laid);
 }

@@ -2,7 +2,6 @@
 
 import ctypes
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,16 +9,7 @@ from torch import Tensor
 from multibranch.nn import int8_attention, int8_products
 from multibranch.nn.cache import DecoderCache
 from multibranch.nn.int8_cache import Int8LayerCache
-from multibranch.nn.int8_products import RowProduct
-
-
-class _Product(ctypes.Structure):
-    _fields_ = [
-        ("inner", ctypes.c_int64),
-        ("out", ctypes.c_int64),
-        *((name, ctypes.c_void_p) for name in ("panels", "units", "totals", "bias")),
-        ("relu", ctypes.c_int64),
-    ]
+from multibranch.nn.int8_products import RowProduct, Weight
 
 
 class _Norm(ctypes.Structure):
@@ -33,7 +23,7 @@ class _Norm(ctypes.Structure):
 class _Block(ctypes.Structure):
     _fields_ = [
         *((name, ctypes.c_int64) for name in ("heads", "width", "pre_norm")),
-        *((name, _Product) for name in ("qkv", "out", "query", "cross_out", "inner", "outer")),
+        *((name, Weight) for name in ("qkv", "out", "query", "cross_out", "inner", "outer")),
         *((name, _Norm) for name in ("norm", "cross_norm", "feed_forward_norm")),
     ]
 
@@ -81,7 +71,7 @@ class BlockStep:
             heads,
             width,
             pre_norm,
-            *(_product(each) for each in products),
+            *(product.weight for product in products),
             *(_Norm(weight.data_ptr(), bias.data_ptr(), eps) for weight, bias, eps in norms),
         )
 
@@ -116,16 +106,3 @@ class BlockStep:
             room.data_ptr(),
         )  # fmt: skip
         return states
-
-
-def _product(product: RowProduct) -> Any:
-    panels, units, totals, bias, relu = product.weight
-    return _Product(
-        product.inner,
-        product.out,
-        panels.data_ptr(),
-        units.data_ptr(),
-        totals.data_ptr(),
-        None if bias is None else bias.data_ptr(),
-        relu,
-    )

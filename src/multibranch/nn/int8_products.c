@@ -27,13 +27,6 @@
  * enough to stay in the cache. */
 enum { LANES = 16, VECTORS = 4, PANEL = VECTORS * LANES, ROWS = 6, BLOCK = 64 * ROWS };
 
-typedef struct {
-    int64_t in, out;
-    const int8_t *panels;
-    const float *units, *totals, *bias;
-    int relu;
-} Weight;
-
 /* Bytes from one rounded row to the next: whole vectors. */
 INLINE int64_t stride_of(int64_t in) { return (in + LANES - 1) / LANES * LANES; }
 
@@ -121,11 +114,9 @@ int64_t room(int64_t rows, int64_t in) {
 }
 
 /* states (rows, in) -> output (rows, out), none of it negative where `relu`. */
-void multiply(const float *states, int64_t rows, int64_t in, int64_t out, const int8_t *panels,
-              const float *units, const float *totals, const float *bias, int relu, uint8_t *bytes,
+void multiply(const Weight *weight, const float *states, int64_t rows, uint8_t *bytes,
               float *output) {
-    Weight weight = {in, out, panels, units, totals, bias, relu};
-    int64_t stride = stride_of(in);
+    int64_t in = weight->in, out = weight->out, stride = stride_of(in);
     for (int64_t start = 0; start < rows; start += BLOCK) {
         int64_t count = rows - start < BLOCK ? rows - start : BLOCK;
         float *scales = (float *)(bytes + count * stride), *lows = scales + count;
@@ -134,7 +125,7 @@ void multiply(const float *states, int64_t rows, int64_t in, int64_t out, const 
         for (int64_t panel = 0; panel * PANEL < out; panel++)
             for (int64_t r = 0; r < count; r += ROWS) {
 #define MULTIPLY(some)                                                                   \
-    multiply_rows(&weight, panel, bytes + r * stride, stride, scales + r, lows + r,      \
+    multiply_rows(weight, panel, bytes + r * stride, stride, scales + r, lows + r,      \
                   output + (start + r) * out, some)
                 switch (count - r) {
                     case 1: MULTIPLY(1); break;

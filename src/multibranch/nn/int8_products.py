@@ -15,14 +15,22 @@ _SIGNATURES: Signatures = {
     "runs_here": (ctypes.c_int, []),
     "panel": (ctypes.c_int, []),
     "room": (WHOLE, [WHOLE, WHOLE]),
-    "multiply": (
-        None,
-        [POINTER, *3 * [WHOLE], *4 * [POINTER], ctypes.c_int, *2 * [POINTER]],
-    ),
+    "multiply": (None, [*2 * [POINTER], WHOLE, *2 * [POINTER]]),
     "lanes": (ctypes.c_int, []),
     "block_room": (WHOLE, [POINTER, *2 * [WHOLE]]),
     "block_step": (None, [*2 * [POINTER], *2 * [WHOLE], *3 * [POINTER]]),
 }
+
+
+class Weight(ctypes.Structure):
+    """A weight as the kernel takes it; who makes one keeps what it points to."""
+
+    _fields_ = [
+        ("inner", WHOLE),
+        ("out", WHOLE),
+        *((name, POINTER) for name in ("panels", "units", "totals", "bias")),
+        ("relu", WHOLE),
+    ]
 
 
 @cache
@@ -58,7 +66,9 @@ class RowProduct:
         fours = full.view(-1, panel, full.shape[1] // 4, 4)
         totals = scales * rounded.sum(1)
         bias = None if bias is None else bias.contiguous()
-        self.weight = (fours.transpose(1, 2).contiguous(), scales, totals, bias, int(relu))
+        self._held = (fours.transpose(1, 2).contiguous(), scales, totals, bias)
+        pointers = (None if tensor is None else tensor.data_ptr() for tensor in self._held)
+        self.weight = Weight(self.inner, self.out, *pointers, relu)
 
     def __call__(self, states: Tensor) -> Tensor:
         if states.dtype != torch.float32 or states.shape[1:] != (self.inner,):
@@ -66,6 +76,5 @@ class RowProduct:
         states, rows = states.contiguous(), len(states)
         output = states.new_empty(rows, self.out)
         room = torch.empty(self._library.room(rows, self.inner), dtype=torch.uint8)
-        sizes = (rows, self.inner, self.out)
-        call(self._library.multiply, states, *sizes, *self.weight, room, output)
+        call(self._library.multiply, ctypes.byref(self.weight), states, rows, room, output)
         return output
