@@ -419,12 +419,13 @@ def probes(path: Path, content: dict[str, Any]) -> list[str]:
     for run in content["runs"]:
         own = {k: v for k, v in run["settings"].items() if k not in common}
         bleu, brevity = run.get("test_bleu"), run.get("brevity_penalty")
+        loss = run["validation_loss"]
         rows.append(
             [
-                ", ".join(f"{key.rpartition('.')[2]} {value}" for key, value in own.items()),
+                ", ".join(_setting(key, value) for key, value in own.items()),
                 str(run["seed"]),
                 f"{run['updates']:,}",
-                f"{run['validation_loss']:.3f}",
+                "–" if loss is None else f"{loss:.3f}",
                 "–" if bleu is None else f"{bleu:.2f}",
                 "–" if brevity is None else f"{brevity:.3f}",
             ]
@@ -432,6 +433,11 @@ def probes(path: Path, content: dict[str, Any]) -> list[str]:
     header = ["settings", "seed", "updates", "validation loss", "BLEU", "brevity penalty"]
     text = f"{content['model']}. {_note(content)}"
     return [f"### {path.stem}", grid(header, rows), _source(path, content, text)]
+
+
+def _setting(key: str, value: Any) -> str:
+    name = key.rpartition(".")[2]
+    return str(value) if name == "system" else f"{name} {value}"
 
 
 def _further(paths: list[Path]) -> str:
@@ -457,7 +463,7 @@ SECTIONS: list[tuple[str, str, Section]] = [
     ("", "study-", study),
     ("Beyond the paper's grid", "search-", searched),
     ("TED talks, German → English: two stages", "ted-two-stage", two_stage),
-    ("TED talks: why the Transformer stays where it is", "ted-probes", probes),
+    ("Settings that were tried on the way", "probes-", probes),
     ("Code corpora", "code-corpora", code_corpora),
     ("Code generation", "code-", code),
     ("Understanding", "understanding-", understanding),

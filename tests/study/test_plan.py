@@ -107,6 +107,19 @@ def test_a_second_stage_may_have_settings_of_its_own_and_so_has_the_control() ->
         assert (bench.folder(experiment) != folders[experiment.key]) == second
 
 
+def test_a_mat_from_scratch_may_have_settings_of_its_own() -> None:
+    study = load_study("multi30k-small")
+    before = Bench(study=study, output=Path("out"))
+    folders = {e.key: before.folder(e) for e in study.experiments(1)}
+    study.scratch_settings, study.scratch_updates = {"train.warmup": 99}, 123
+    bench = Bench(study=study, output=Path("out"))
+    changed = [e for e in study.experiments(1) if bench.folder(e) != folders[e.key]]
+    assert changed == [e for e in study.experiments(1) if e.start == "scratch" and e.branches > 1]
+    for experiment in study.experiments(1):
+        train = bench.config(experiment).train
+        assert ((train.warmup, train.max_updates) == (99, 123)) == (experiment in changed)
+
+
 def test_without_dropping_there_is_no_kind_of_dropping() -> None:
     both = [load_study(name).experiments(1) for name in ("table-2", "table-12")]
     plain = [{e.key for e in each if e.start == "proximal" and not e.drop_branch} for each in both]
@@ -230,9 +243,11 @@ def test_settings_that_experiments_decide_are_refused(
     write_study: Callable[..., Path], key: str
 ) -> None:
     study = load_study(str(write_study()))
+    scratch = replace(study.grids[0], paper=None, starts=["scratch"], branches=[2])
     for changed in (
         replace(study, settings={**study.settings, key: 1}),
         replace(study, second_settings={key: 1}),
+        replace(study, scratch_settings={key: 1}, grids=[scratch]),
         replace(study, corpora=[replace(study.corpora[0], settings={key: 1})]),
     ):
         bench = Bench(study=changed, output=Path("out"))

@@ -72,7 +72,7 @@ class Bench:
         # A run remembers what it started from; however the folder is named, that is one path.
         self.output = self.output.absolute()
         self._opened: dict[str, PreparedData] = {}
-        self._bases: dict[tuple[str, bool], Any] = {}
+        self._bases: dict[tuple[str, str], Any] = {}
         self._fingerprints: dict[str, str] = {}
         known = [corpus.name for corpus in self.study.corpora]
         for name in self.data:
@@ -81,13 +81,14 @@ class Bench:
 
     # -- Configurations ---------------------------------------------------------------------
 
-    def _base(self, corpus: Corpus, *, second_stage: bool = False) -> Any:
-        """The configuration that every experiment of a stage on a corpus starts from."""
-        if (corpus.name, second_stage) not in self._bases:
-            second = self.study.second_settings if second_stage else {}
+    def _base(self, corpus: Corpus, experiment: Experiment | None = None) -> Any:
+        """The configuration of a corpus, as an experiment's stage changes it."""
+        own = {} if experiment is None else self.study.stage_settings(experiment)
+        known = corpus.name, json.dumps(own)
+        if known not in self._bases:
             path = find_config(corpus.config or self.study.config)
             understanding = configuration.peek(path, "task") == "understanding"
-            asked = {**self.study.settings, **corpus.settings, **second}
+            asked = {**self.study.settings, **corpus.settings, **own}
             decided = asked.keys() & (_DECIDED if understanding else _DECIDED | _DECIDED_TOO)
             if decided:
                 raise UserError(
@@ -100,15 +101,15 @@ class Bench:
             ]
             kind = UnderstandingConfig if understanding else Config
             try:
-                self._bases[corpus.name, second_stage] = configuration.load(kind, path, words)
+                self._bases[known] = configuration.load(kind, path, words)
             except UserError as error:
                 raise UserError(f"{self.study.path}: settings: {error}") from None
-        return self._bases[corpus.name, second_stage]
+        return self._bases[known]
 
     def config(self, experiment: Experiment) -> Config:
         """The whole configuration of an experiment's training."""
         corpus = self.study.corpus(experiment.corpus)
-        config: Config = self._base(corpus, second_stage=experiment.second_stage)
+        config: Config = self._base(corpus, experiment)
         limits = self.study.limits(experiment)
         if limits:  # the base's own limits make way for the study's
             limits = {"max_epochs": None, "max_updates": None, "max_minutes": None, **limits}
@@ -178,7 +179,7 @@ class Bench:
         """Six digits that differ where anything that the result depends on does."""
         if experiment.key not in self._fingerprints:
             corpus = self.study.corpus(experiment.corpus)
-            base = self._base(corpus, second_stage=experiment.second_stage)
+            base = self._base(corpus, experiment)
             kept = {
                 key: value
                 for key, value, _ in configuration.differences(base, _NOTHING)

@@ -99,6 +99,11 @@ class Experiment:
         return self.start in ("continued", "proximal")
 
     @property
+    def branched_from_scratch(self) -> bool:
+        """Whether it is a MAT that starts from nothing."""
+        return self.start == "scratch" and self.branches > 1
+
+    @property
     def group(self) -> str:
         """What is compiled alike: trials of one group should follow each other in one process."""
         drops = "drop" if self.drop_branch or self.drop_ffn else "plain"

@@ -121,6 +121,7 @@ class Study:
     seeds: int = 3
     updates: int | None = None
     second_updates: int | None = None
+    scratch_updates: int | None = None
     minutes: float | None = None
     second_minutes: float | None = None
     continued: bool = True
@@ -130,6 +131,7 @@ class Study:
     metric: str = "multi_bleu"
     settings: dict = field(default_factory=dict)
     second_settings: dict = field(default_factory=dict)
+    scratch_settings: dict = field(default_factory=dict)
     search: Search = field(default_factory=Search)
     name: str = ""
     path: str = ""
@@ -143,11 +145,19 @@ class Study:
     def corpus(self, name: str) -> Corpus:
         return next(corpus for corpus in self.corpora if corpus.name == name)
 
+    def stage_settings(self, experiment: Experiment) -> dict[str, Any]:
+        """The keys of the configuration that this experiment's stage alone changes."""
+        if experiment.second_stage:
+            return self.second_settings
+        return self.scratch_settings if experiment.branched_from_scratch else {}
+
     def limits(self, experiment: Experiment) -> dict[str, Any]:
         """The keys of `train:` that end this experiment's training."""
         found = {"max_updates": self.updates, "max_minutes": self.minutes}
         if experiment.second_stage and self.second_updates is not None:
             found["max_updates"] = self.second_updates
+        if experiment.branched_from_scratch and self.scratch_updates is not None:
+            found["max_updates"] = self.scratch_updates
         if experiment.second_stage and self.second_minutes is not None:
             found["max_minutes"] = self.second_minutes
         return {name: value for name, value in found.items() if value is not None}
