@@ -4,8 +4,8 @@
 
 Runs the same trials as `multibranch study run`, in K processes that share the GPU: shared stages
 first, then trials of one architecture after each other, so that each is compiled once. No trial is
-begun that would not end in time; what is at work when the time is up is stopped and left out. OUT
-then holds
+begun that would not end in time; what is still training when the time is up is stopped and left
+out, what is being decoded has some seconds more. OUT then holds
 
     trials.jsonl           one record a line
     hypotheses.jsonl.gz    the translations of the test set, one trial a line
@@ -39,7 +39,7 @@ from multibranch.study.order import next_experiment
 from multibranch.study.plan import choose, load_study
 from multibranch.study.trial import HYPOTHESES, Stopped, device_name, read_lines, run_trial, tidy
 
-GRACE = 20  # seconds that a trial has to stop in when the time is up
+GRACE = 30  # seconds that a trial has to stop in, or to be decoded, when the time is up
 
 
 @dataclass
@@ -142,7 +142,8 @@ def serve(pipe: Any, threads: int) -> None:
     import torch
 
     torch.set_num_threads(threads)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process says when to stop
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process says when to stop,
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # by this: training hears it, decoding goes on
     with contextlib.suppress(EOFError, ConnectionError):  # the first process is no more
         while _serve_one(pipe):
             pass

@@ -30,7 +30,8 @@ def test_shared_stages_go_first_and_what_starts_from_them_waits() -> None:
     assert takeable(ALL, running) == [OTHER]
     assert next_experiment(ALL, running) == OTHER
     assert next_experiment(ALL, {**running, OTHER.key: "done"}) is None
-    assert next_experiment(ALL, {BASE.key: "done"}) == BASE.continued
+    done = {BASE.key: "done"}
+    assert next_experiment([OTHER, *ALL], done, group=OTHER.group) == BASE.continued
 
 
 def test_a_worker_stays_with_an_architecture_and_leaves_others_theirs() -> None:

@@ -3,11 +3,14 @@
 import gzip
 import importlib.util
 import json
+import multiprocessing
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -230,6 +233,27 @@ def test_no_trial_is_begun_that_would_not_end_in_time(tmp_path: Path) -> None:
     assert same is not None and same.experiment.group == first.experiment.group
     run.seconds[driver._kind(first.experiment)] = [40.0, 41.0]
     assert run.next(first.experiment.group) is None
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason="needs Linux's /proc")
+def test_what_does_not_train_goes_on_when_the_time_is_up() -> None:
+    driver = load("study_gpu")
+    ours, theirs = multiprocessing.Pipe()
+    process = multiprocessing.get_context("fork").Process(target=driver.serve, args=(theirs, 1))
+    process.start()
+    while signal.SIGTERM not in _ignored(process.pid):
+        time.sleep(0.01)
+    process.terminate()  # as the first process does
+    ours.send(None)  # a worker that heard it would not read this
+    process.join(30)
+    assert process.exitcode == 0
+
+
+def _ignored(process: int | None) -> set[int]:
+    """The signals that a process ignores."""
+    status = Path(f"/proc/{process}/status").read_text(encoding="utf-8")
+    mask = int(status.partition("SigIgn:")[2].split()[0], 16)
+    return {number for number in range(1, 65) if mask >> (number - 1) & 1}
 
 
 def test_a_short_second_stage_is_not_held_to_the_time_of_a_long_first_one(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """Which experiment a worker takes next: one rule for every kind of worker.
 
 States are "waiting", "running", "done" and "failed". A shared stage goes before what merely fills a
-cell, so that nothing waits long; then what is compiled already; then the order of the study.
+cell, so that nothing waits long; then what starts from one, whose model may be gone with a machine
+that is lent for a time; then what is compiled already; then the order of the study.
 """
 
 from collections import Counter
@@ -48,6 +49,7 @@ def next_experiment(
     def rank(experiment: Experiment) -> tuple:
         return (
             not children[experiment.key],
+            experiment.parent is None,
             experiment.group != group,
             # Another architecture than the other workers': two would compile the same at once.
             busy[experiment.group] if experiment.group != group else 0,
