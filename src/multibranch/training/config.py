@@ -97,6 +97,7 @@ class TrainConfig:
     device: str = "auto"
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     compile: bool | None = None
+    deterministic: bool = False
     skip_dropped: bool = False
     sharding: Literal["none", "full"] = "none"
     threads: int | None = None

@@ -25,6 +25,7 @@ from multibranch.errors import counted, is_out_of_memory
 from multibranch.training import setup
 from multibranch.training.bad_batches import BadBatches
 from multibranch.training.config import Config
+from multibranch.training.determinism import deterministic
 from multibranch.training.disk import refusals_explained
 from multibranch.training.display import Display
 from multibranch.training.keeping import Keeping
@@ -188,7 +189,11 @@ class Trainer:
     def run(self) -> Outcome:
         """Train until the configuration says stop, or a signal does."""
         try:
-            with self.interruption, refusals_explained(self.folder.path):
+            with (
+                self.interruption,
+                refusals_explained(self.folder.path),
+                deterministic(self.train.deterministic),
+            ):
                 self._set_up()
                 with self.display:
                     why = self._epochs()

@@ -26,6 +26,7 @@ FREE_KEYS = (
     "train.device",
     "train.threads",
     "train.compile",
+    "train.deterministic",
     "train.sharding",
     "data.folder",
 )

@@ -1,0 +1,112 @@
+"""Whether runs of one seed repeat each other to the bit, with train.deterministic and without.
+
+    python benchmarks/repeatable.py configs/multi30k-de-en-baseline.yaml --updates 600 \
+        --json FILE --model.branches 3 --model.drop_branch 0.3
+
+The configuration is trained twice as it is, twice with `train.deterministic: true`, and once more
+with it, stopped half-way and resumed. Two runs are the same where no bit of their last weights and
+of the optimiser's state differs. Settings of the configuration stand among the options.
+"""
+
+import argparse
+import json
+import platform
+import shutil
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+
+from multibranch import configuration
+from multibranch.data import PreparedData
+from multibranch.errors import UserError
+from multibranch.training import Config, Trainer
+
+
+def train(config: Path, words: list[str], place: Path, updates: int, **settings: Any) -> None:
+    """Train to this many updates, from where the run in `place` stands."""
+    said = {"output": str(place), "max_updates": updates, "max_epochs": "null", **settings}
+    words = [*words, *(f"--train.{name}={value}" for name, value in said.items())]
+    loaded = configuration.load(Config, config, words)
+    if loaded.data.folder is None:
+        raise UserError(f"{config} has no data.folder: give --data.folder FOLDER")
+    Trainer(loaded, PreparedData.open(loaded.data.folder), quiet=True).run()
+
+
+def state(place: Path) -> dict[str, torch.Tensor]:
+    """What the run in `place` ended with."""
+    newest = max((place / "resume").glob("update-*"))
+    return load_file(newest / "state.safetensors")
+
+
+def differing(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> dict[str, Any]:
+    """How many numbers of two states differ, and by how much at most."""
+    pairs = [(tensor, other[name]) for name, tensor in one.items() if name != "statistics"]
+    return {
+        "numbers": sum(a.numel() for a, _ in pairs),
+        "differing": sum(int((a != b).sum()) for a, b in pairs),
+        "most": max(float((a.double() - b.double()).abs().max()) for a, b in pairs),
+    }
+
+
+def speed(place: Path) -> float:
+    """Target tokens a second: the median of what was reported after the first tenth."""
+    lines = (place / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    reports = [r for r in map(json.loads, lines) if r["kind"] == "train"]
+    return statistics.median(r["tokens_per_second"] for r in reports[len(reports) // 10 + 1 :])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("config", type=Path)
+    parser.add_argument("--updates", type=int, default=600)
+    parser.add_argument("--json", type=Path)
+    args, words = parser.parse_known_args()
+    folder = Path(tempfile.mkdtemp(prefix="repeatable-"))
+    try:
+        for name in ("as-it-is", "as-it-is-again", "deterministic", "deterministic-again"):
+            alike = str(name.startswith("deterministic")).lower()
+            train(args.config, words, folder / name, args.updates, deterministic=alike)
+            print(f"{name}: {speed(folder / name):,.0f} target tokens a second", flush=True)
+        for updates in (args.updates // 2, args.updates):
+            train(args.config, words, folder / "resumed", updates, deterministic="true")
+        states = {place.name: state(place) for place in folder.iterdir()}
+        results = {
+            f"{one}, {other}": differing(states[one], states[other])
+            for one, other in (
+                ("as-it-is", "as-it-is-again"),
+                ("deterministic", "deterministic-again"),
+                ("deterministic", "resumed"),
+            )
+        }
+        record = {
+            "command": " ".join(["python", *sys.argv]),
+            "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU",
+            "torch": str(torch.__version__),
+            "python": platform.python_version(),
+            "updates": args.updates,
+            "tokens_per_second": {
+                name: speed(folder / name) for name in ("as-it-is", "deterministic")
+            },
+            "results": results,
+        }
+    except UserError as error:
+        print(f"repeatable: {error}", file=sys.stderr)
+        return 2
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    for name, found in results.items():
+        print(f"{name}: {found['differing']:,} of {found['numbers']:,} numbers differ")
+    if args.json:
+        args.json.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
