@@ -3,7 +3,8 @@
     python benchmarks/study_gpu.py PREPARED OUT --study multi30k-small --minutes 8 --workers 6
 
 Runs the same trials as `multibranch study run`, in K processes that share the GPU: shared stages
-first, then trials of one architecture after each other, so that each is compiled once. No trial is
+first, then trials of one architecture after each other, so that each is compiled once; with
+--together N, up to N of them are trained as one (training/together.py). No trial is
 begun that would not end in time; what is still training when the time is up is stopped and left
 out, what is being decoded has some seconds more. OUT then holds
 
@@ -35,9 +36,18 @@ from typing import Any
 from multibranch.errors import UserError, counted
 from multibranch.study.bench import Bench, parse_data
 from multibranch.study.experiment import Experiment
-from multibranch.study.order import next_experiment
+from multibranch.study.order import next_experiment, takeable
 from multibranch.study.plan import choose, load_study
-from multibranch.study.trial import HYPOTHESES, Stopped, device_name, read_lines, run_trial, tidy
+from multibranch.study.trial import (
+    HYPOTHESES,
+    Stopped,
+    device_name,
+    read_lines,
+    read_record,
+    run_trial,
+    run_trials,
+    tidy,
+)
 
 GRACE = 30  # seconds that a trial has to stop in, or to be decoded, when the time is up
 
@@ -57,7 +67,7 @@ class Worker:
 
     process: Any
     pipe: Any
-    job: Job | None = None
+    jobs: list[Job] = field(default_factory=list)  # at work: several are trained together
     began: float = 0.0
     group: str = ""
     stopping: bool = False
@@ -70,6 +80,7 @@ class Run:
     jobs: dict[str, Job]
     out: Path
     deadline: float
+    together: int = 1
     states: dict[str, str] = field(default_factory=dict)
     seconds: dict[str, list[float]] = field(default_factory=dict)
     errors: dict[str, str] = field(default_factory=dict)
@@ -86,32 +97,43 @@ class Run:
         ]
         return min(shares, default=0.0)
 
-    def next(self, group: str) -> Job | None:
-        """The next trial that would still end in time."""
+    def next(self, group: str) -> list[Job]:
+        """The next trial that would still end in time, with others to be trained together."""
         experiments = [job.experiment for job in self.jobs.values()]
         left = self.deadline - time.monotonic()
         late = {key: "late" for key, job in self.jobs.items() if self.expected(job) > left}
         waiting = {k: v for k, v in late.items() if self.states.get(k, "waiting") == "waiting"}
         chosen = next_experiment(experiments, {**self.states, **waiting}, group=group)
-        return None if chosen is None else self.jobs[chosen.key]
+        if chosen is None:
+            return []
+        first = self.jobs[chosen.key]
+        kind, found = (
+            _company(first),
+            [self.jobs[e.key] for e in takeable(experiments, self.states)],
+        )
+        others = [job for job in found if job is not first and _company(job) == kind]
+        parents = {one.parent.key for one in experiments if one.parent is not None}
+        others.sort(key=lambda job: job.experiment.key not in parents)
+        return [first, *(others[: self.together - 1] if kind else [])]
 
     def take(self, worker: Worker, answer: tuple[str, Any]) -> None:
         """Write down what a worker says of its trial."""
-        assert worker.job is not None
-        key, (kind, content) = worker.job.experiment.key, answer
+        assert worker.jobs
+        kind, content = answer
         took = time.monotonic() - worker.began
         if kind == "done":
-            self.states[key] = "done"
-            self.seconds.setdefault(_kind(worker.job.experiment), []).append(took)
-            self._write(worker.job, content)
-            bleu = content.get("test_bleu")
-            print(f"{time.strftime('%H:%M:%S')} {key}: {bleu} in {took:.0f} s", flush=True)
-        elif kind == "stopped":
-            self.states[key] = "stopped"
-        else:
-            self.states[key], self.errors[key] = "failed", content
-            print(f"{time.strftime('%H:%M:%S')} {key} failed: {content}", flush=True)
-        worker.job = None
+            self.seconds.setdefault(_kind(worker.jobs[0].experiment), []).append(took)
+        for place, job in enumerate(worker.jobs):
+            key = job.experiment.key
+            self.states[key] = kind
+            if kind == "done":
+                self._write(job, content[place])
+                bleu = content[place].get("test_bleu")
+                print(f"{time.strftime('%H:%M:%S')} {key}: {bleu} in {took:.0f} s", flush=True)
+            elif kind == "failed":
+                self.errors[key] = content
+                print(f"{time.strftime('%H:%M:%S')} {key} failed: {content}", flush=True)
+        worker.jobs = []
 
     def _write(self, job: Job, record: dict[str, Any]) -> None:
         with (self.out / "trials.jsonl").open("a", encoding="utf-8") as file:
@@ -128,6 +150,15 @@ def _kind(experiment: Experiment) -> str:
     second = experiment.start in ("continued", "proximal")
     stage = "pruned" if experiment.start == "pruned" else "second" if second else "first"
     return f"{experiment.group} {stage}{' twice' if experiment.r_drop else ''}"
+
+
+def _company(job: Job) -> tuple[Any, ...] | None:
+    """What trials that can be trained together have in common; None: it is trained by itself."""
+    experiment, study = job.experiment, job.bench.study
+    if experiment.r_drop or experiment.start not in ("scratch", "continued", "proximal"):
+        return None
+    recipe = [study.config, study.settings, study.stage_settings(experiment)]
+    return experiment.architecture, repr([*recipe, study.limits(experiment)])
 
 
 def _updates(job: Job) -> int:
@@ -151,21 +182,30 @@ def serve(pipe: Any, threads: int) -> None:
 
 def _serve_one(pipe: Any) -> bool:
     """Run the next trial; whether there may be another one."""
-    job = pipe.recv()
-    if job is None:
+    jobs = pipe.recv()
+    if jobs is None:
         return False
     try:
-        record = run_trial(job.bench, job.experiment)
-        if not job.keep_model:
-            tidy(job.bench.folder(job.experiment), model=True)
+        records = _run(jobs)
+        for job in jobs:
+            if not job.keep_model:
+                tidy(job.bench.folder(job.experiment), model=True)
     except Stopped:
         pipe.send(("stopped", None))
         return False
     except Exception as error:  # the process may be of no use after it
         pipe.send(("failed", f"{type(error).__name__}: {error}"[:2000]))
         return False
-    pipe.send(("done", record))
+    pipe.send(("done", records))
     return True
+
+
+def _run(jobs: list[Job]) -> list[dict[str, Any]]:
+    """Run trials, together those that are not done; their records."""
+    left = [job for job in jobs if read_record(job.bench.folder(job.experiment)) is None]
+    if len(left) > 1:
+        run_trials([(job.bench, job.experiment) for job in left])
+    return [run_trial(job.bench, job.experiment) for job in jobs]
 
 
 def start(threads: int) -> Worker:
@@ -198,17 +238,17 @@ def _turn(run: Run, workers: list[Worker], threads: int) -> bool:
     """Give out work, and take what comes back; whether there is more to do."""
     out_of_time = time.monotonic() >= run.deadline
     for worker in workers:
-        if worker.job is None and not out_of_time:
-            job = run.next(worker.group)
-            if job is not None:
-                run.states[job.experiment.key] = "running"
-                worker.job, worker.began = job, time.monotonic()
-                worker.group = job.experiment.group
-                worker.pipe.send(job)
-        elif worker.job is not None and out_of_time and not worker.stopping:
+        if not worker.jobs and not out_of_time:
+            jobs = run.next(worker.group)
+            if jobs:
+                run.states |= {job.experiment.key: "running" for job in jobs}
+                worker.jobs, worker.began = jobs, time.monotonic()
+                worker.group = jobs[0].experiment.group
+                worker.pipe.send(jobs)
+        elif worker.jobs and out_of_time and not worker.stopping:
             os.kill(worker.process.pid, signal.SIGTERM)
             worker.stopping = True
-    busy = [worker for worker in workers if worker.job is not None]
+    busy = [worker for worker in workers if worker.jobs]
     if not busy or time.monotonic() > run.deadline + GRACE:
         return False
     for pipe in multiprocessing.connection.wait([w.pipe for w in busy], timeout=0.5):
@@ -233,7 +273,7 @@ def _end(worker: Worker) -> None:
     """End a worker, whatever it does."""
     with contextlib.suppress(OSError):
         worker.pipe.send(None)
-    worker.process.join(timeout=0 if worker.job else 5)
+    worker.process.join(timeout=0 if worker.jobs else 5)
     if worker.process.is_alive():
         worker.process.kill()
         worker.process.join()
@@ -334,6 +374,9 @@ def main() -> int:
     parser.add_argument("--study", nargs="+", required=True, help="studies, which share models")
     parser.add_argument("--minutes", type=float, required=True)
     parser.add_argument("--workers", type=int, default=4)
+    parser.add_argument(
+        "--together", type=int, default=1, metavar="N", help="train up to N trials as one"
+    )
     parser.add_argument("--only", nargs="+", default=[])
     parser.add_argument("--seeds", type=int)
     parser.add_argument(
@@ -352,7 +395,7 @@ def main() -> int:
     parser.add_argument("--keep-models", action="store_true", help="also those nothing starts from")
     parser.add_argument("--mps", action="store_true", help="start NVIDIA's multi-process service")
     args = parser.parse_args()
-    for name in ("minutes", "workers", "seeds"):
+    for name in ("minutes", "workers", "together", "seeds"):
         value = getattr(args, name)
         if value is not None and not value > 0:
             print(f"study_gpu: --{name} must be above 0, not {value}", file=sys.stderr)
@@ -368,7 +411,7 @@ def main() -> int:
         print(f"study_gpu: {error}", file=sys.stderr)
         return 2
     served = args.mps and mps(args.work / ".mps", begin=True)
-    run = Run(jobs, args.out, began + 60 * args.minutes)
+    run = Run(jobs, args.out, began + 60 * args.minutes, args.together)
     trials, workers = counted(len(jobs), "trial"), counted(args.workers, "worker")
     print(f"{trials}, {workers}, {counted(args.minutes, 'minute')}", flush=True)
     try:

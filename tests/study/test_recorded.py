@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -102,6 +103,32 @@ def test_trials_of_a_bare_machine_are_scored_and_taken_in(
     for trial in content["trials"]:
         assert set(trial["scores"]) == {"bleu", "multi_bleu", "chrf"}
         assert trial["curve"] or trial["experiment"]["start"] == "pruned"
+
+
+def test_trials_of_one_architecture_are_trained_together(
+    write_study: Callable[..., Path], tiny_data: Path, tmp_path: Path
+) -> None:
+    """Both seeds of the Transformer, its continuation, and four MATs; pruning is by itself."""
+    file, out = write_study(), tmp_path / "recorded"
+    words = [ROOT / "benchmarks" / "study_gpu.py", f"tiny={tiny_data}", out, "--study", file]
+    words += ["--minutes", "3", "--workers", "1", "--device", "cpu", "--work", tmp_path / "work"]
+    done = subprocess.run(
+        [sys.executable, *map(str, words), "--seeds", "2", "--together", "4"],
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = (out / "trials.jsonl").read_text(encoding="utf-8").splitlines()
+    found = Counter(
+        (record["experiment"]["start"], record.get("together")) for record in map(json.loads, lines)
+    )
+    assert found == {
+        ("scratch", 2): 2,
+        ("continued", 2): 2,
+        ("proximal", 4): 4,
+        ("pruned", None): 4,
+    }
 
 
 def _recorded(file: Path, place: Path) -> Path:
@@ -225,14 +252,13 @@ def test_no_trial_is_begun_that_would_not_end_in_time(tmp_path: Path) -> None:
     experiments = study.experiments(seeds=1)
     jobs = {e.key: driver.Job(bench, e, True) for e in experiments}
     run = driver.Run(jobs, tmp_path, deadline=driver.time.monotonic() + 30)
-    first = run.next("")
-    assert first is not None  # nothing is known yet
+    (first,) = run.next("")  # nothing is known yet
     run.states[first.experiment.key] = "done"
     run.seconds[driver._kind(first.experiment)] = [40.0, 10.0, 12.0]
-    same = run.next(first.experiment.group)
-    assert same is not None and same.experiment.group == first.experiment.group
+    (same,) = run.next(first.experiment.group)
+    assert same.experiment.group == first.experiment.group
     run.seconds[driver._kind(first.experiment)] = [40.0, 41.0]
-    assert run.next(first.experiment.group) is None
+    assert run.next(first.experiment.group) == []
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason="needs Linux's /proc")
@@ -268,8 +294,8 @@ def test_a_short_second_stage_is_not_held_to_the_time_of_a_long_first_one(tmp_pa
     run.states[first.experiment.key] = "done"
     run.seconds[driver._kind(first.experiment)] = [900.0]
     assert run.expected(second) == share < 840
-    begun = run.next(first.experiment.group)
-    assert begun is not None and begun.experiment.second_stage
+    (begun,) = run.next(first.experiment.group)
+    assert begun.experiment.second_stage
 
 
 def test_what_a_record_has_is_left_out_unless_something_starts_from_it(tmp_path: Path) -> None:

@@ -311,12 +311,13 @@ def _padding(queries: Segments, keys: Segments, causal: bool) -> _Padding:
 def _members(queries: Segments, keys: Segments) -> list[tuple[Tensor, int, int]]:
     """The sequences of each group with the lengths to pad to, (members, t, s).
 
-    Where the boundaries can be read without halting a device or breaking a graph, lengths that
-    round up to the same power of two make one group, and empty sequences none. Elsewhere one group
-    holds them all.
+    Where the boundaries can be read without halting a device or breaking a graph, and are those of
+    one model, lengths that round up to the same power of two make one group, and empty sequences
+    none. Elsewhere one group holds them all.
     """
     device = queries.boundaries.device
-    if device.type != "cpu" or torch.compiler.is_compiling():
+    of_many = torch._C._functorch.is_batchedtensor(queries.boundaries)  # within vmap
+    if device.type != "cpu" or torch.compiler.is_compiling() or of_many:
         everyone = torch.arange(queries.boundaries.shape[0] - 1, device=device)
         return [(everyone, queries.longest, keys.longest)]
     t, s = queries.boundaries.diff(), keys.boundaries.diff()

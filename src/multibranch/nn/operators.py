@@ -171,3 +171,66 @@ for _name, _gradient, _setup in (
     torch.library.register_autograd(
         f"multibranch::{_name}", _gradient, setup_context=_setup, lib=_library
     )
+
+
+# -- Many models at once --------------------------------------------------------------------------
+# torch.vmap over models whose weights are stacked: the packed batches of all models are one batch,
+# whose sequences do not see each other. Every model has factors of its own for its heads.
+
+
+def _models_first(models: int, dims: tuple[Any, ...], tensors: tuple[Any, ...]) -> list[Tensor]:
+    """The tensors with the axis of models in front; what all models share is repeated."""
+    return [
+        tensor.expand(models, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
+        for tensor, dim in zip(tensors, dims)
+    ]
+
+
+def _attention_of_models(name: str, packed: int) -> Any:
+    """The rule of an attention whose first `packed` arguments hold tokens."""
+
+    def rule(info: Any, dims: tuple[Any, ...], *given: Any) -> tuple[Any, Any]:
+        models, end = info.batch_size, packed + 4
+        tokens = _models_first(models, dims[:packed], given[:packed])
+        queries, keys = tokens[0].shape[1], tokens[-1].shape[1]
+        model = torch.arange(models, dtype=torch.int32, device=tokens[0].device)[:, None]
+        shifts = (model * keys, model * keys, model * queries, model * queries)
+        intervals = _models_first(models, dims[packed:end], given[packed:end])
+        scale, dropout, seed = given[end:]
+        seed = None if seed is None else seed.flatten()[:1]
+        out, lse = getattr(torch.ops.multibranch, name)(
+            *(each.flatten(0, 1) for each in tokens),
+            *((each + shift).flatten() for each, shift in zip(intervals, shifts)),
+            None,
+            dropout,
+            seed,
+        )
+        out = out.unflatten(0, (models, queries))
+        if scale is not None:
+            (scale,) = _models_first(models, dims[end : end + 1], (scale,))
+            out = out * scale[:, None, :, None].to(out.dtype)
+        return (out, lse.unflatten(1, (models, queries))), (0, 1)
+
+    return rule
+
+
+def _cross_entropy_of_models(
+    info: Any, dims: tuple[Any, ...], *given: Any
+) -> tuple[Any, tuple[int, int]]:
+    """Each model by itself: it has an output embedding of its own."""
+    tensors = _models_first(info.batch_size, dims[:3], given[:3])
+    smoothing, ignored, _ = given[3:]
+    # Within vmap tensors do not say whether they need a gradient.
+    extras = (smoothing, ignored, torch.is_grad_enabled())
+    operator = torch.ops.multibranch.smoothed_cross_entropy
+    results = [operator(*each, *extras) for each in zip(*tensors)]
+    losses, gradients = zip(*results)
+    return (torch.stack(losses), torch.stack(gradients)), (0, 0)
+
+
+for _name, _rule in (
+    ("self_attention", _attention_of_models("self_attention", 1)),
+    ("cross_attention", _attention_of_models("cross_attention", 2)),
+    ("smoothed_cross_entropy", _cross_entropy_of_models),
+):
+    torch.library.register_vmap(f"multibranch::{_name}", _rule, lib=_library)

@@ -104,13 +104,17 @@ class Experiment:
         return self.start == "scratch" and self.branches > 1
 
     @property
+    def architecture(self) -> str:
+        """What gives the weights their shapes, and dropping its units."""
+        shape = f"{self.branches}-{self.width}-{self.hidden}-{self.ffn_branches}-{self.heads}"
+        return f"{shape}-{self.encoder_layers}+{self.decoder_layers}-{self.drop_kind}"
+
+    @property
     def group(self) -> str:
         """What is compiled alike: trials of one group should follow each other in one process."""
         drops = "drop" if self.drop_branch or self.drop_ffn else "plain"
-        shape = f"{self.branches}-{self.width}-{self.hidden}-{self.ffn_branches}-{self.heads}"
-        layers = f"{self.encoder_layers}+{self.decoder_layers}"
         twice = "-rdrop" if self.r_drop else ""
-        return f"{shape}-{layers}-{drops}-{self.drop_kind}{twice}"
+        return f"{self.architecture}-{drops}{twice}"
 
     def model(self) -> dict[str, Any]:
         """The keys of `model:` in a configuration that this experiment decides."""

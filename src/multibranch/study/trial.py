@@ -16,8 +16,8 @@ import json
 import platform
 import shutil
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ from multibranch.study.bench import Bench
 from multibranch.study.experiment import Experiment
 from multibranch.tasks.translation import validation_score
 from multibranch.training import Config, Trainer
+from multibranch.training.together import Table, run_together
 
 RECORD = "trial.json"
 HYPOTHESES = "test.txt.gz"
@@ -53,10 +54,17 @@ class Busy(Exception):
 _last_group: list[str] = [""]
 
 
-def run_trial(bench: Bench, experiment: Experiment, *, watch: Watch | None = None) -> dict:
+def run_trial(
+    bench: Bench,
+    experiment: Experiment,
+    *,
+    watch: Watch | None = None,
+    table: Table | None = None,
+) -> dict:
     """Run an experiment, or read what came of it when it was run; give back its record.
 
     watch: called with the record of every validation, of an encoder's epoch too.
+    table: where it meets the trials that are trained together with it.
     """
     folder = bench.folder(experiment)
     done = read_record(folder)
@@ -72,7 +80,7 @@ def run_trial(bench: Bench, experiment: Experiment, *, watch: Watch | None = Non
 
             record, lines = run_classifier(bench, experiment, watch)
         else:
-            record, lines = _run(bench, experiment, watch)
+            record, lines = _run(bench, experiment, watch, table)
         record = {
             "study": bench.study.name,
             "key": experiment.key,
@@ -82,6 +90,7 @@ def run_trial(bench: Bench, experiment: Experiment, *, watch: Watch | None = Non
             "parent": None if experiment.parent is None else experiment.parent.key,
             "command": bench.command(experiment),
             **record,
+            **({} if table is None else {"together": len(table.seats)}),
             "wall_seconds": round(time.monotonic() - began, 2),
             "device": device_name(bench.device),
             "torch": str(torch.__version__),
@@ -95,6 +104,16 @@ def run_trial(bench: Bench, experiment: Experiment, *, watch: Watch | None = Non
     return record
 
 
+def run_trials(trials: Sequence[tuple[Bench, Experiment]]) -> list[dict[str, Any]]:
+    """Run experiments of one architecture, none of which is done, as one; their records."""
+
+    def running(bench: Bench, experiment: Experiment) -> Callable[[Table], dict]:
+        return lambda table: run_trial(bench, experiment, table=table)
+
+    _make_way(trials[0][1])
+    return run_together([running(*trial) for trial in trials], Table(len(trials)))
+
+
 def read_record(folder: Path) -> dict[str, Any] | None:
     """The record of a trial that is done."""
     try:
@@ -105,7 +124,7 @@ def read_record(folder: Path) -> dict[str, Any] | None:
 
 
 def _run(
-    bench: Bench, experiment: Experiment, watch: Watch | None
+    bench: Bench, experiment: Experiment, watch: Watch | None, table: Table | None
 ) -> tuple[dict[str, Any], list[str]]:
     data, config = bench.open(experiment), bench.config(experiment)
     config.data = dataclasses.replace(config.data, folder=str(data.folder))
@@ -117,7 +136,21 @@ def _run(
         trained |= {"train_seconds": 0.0, "curve": []}
     else:
         source = Path(config.train.output)
-        trained = _train(config, data, experiment, watch)
+        trained = _train(config, data, experiment, watch, table)
+    # Decoding is captured as CUDA graphs, beside which no other thread may be at work.
+    with table.alone if table is not None else nullcontext():
+        return _measured(bench, experiment, config, data, source, trained)
+
+
+def _measured(
+    bench: Bench,
+    experiment: Experiment,
+    config: Config,
+    data: PreparedData,
+    source: Path,
+    trained: dict[str, Any],
+) -> tuple[dict[str, Any], list[str]]:
+    """The record of a trained model, and its translations of the test set."""
     model = load_model(source)
     similarity = branch_similarity(model)
     parameters = sum(parameter.numel() for parameter in model.parameters())
@@ -140,18 +173,29 @@ def _run(
     return record, lines
 
 
-def _train(
-    config: Config, data: PreparedData, experiment: Experiment, watch: Watch | None
-) -> dict[str, Any]:
-    folder = Path(config.train.output)
+def _make_way(experiment: Experiment) -> None:
+    """Forget what was compiled for other architectures: one process trains many."""
     if experiment.group != _last_group[0]:
-        # One process trains many architectures; what was compiled for another one is in the way.
         torch._dynamo.reset()
         _last_group[0] = experiment.group
+
+
+def _train(
+    config: Config,
+    data: PreparedData,
+    experiment: Experiment,
+    watch: Watch | None,
+    table: Table | None,
+) -> dict[str, Any]:
+    folder = Path(config.train.output)
+    if table is None:
+        _make_way(experiment)
     score = validation_score(config, data) if config.train.validate_score else None
-    trainer = Trainer(config, data, score=score, watch=watch, quiet=True)
+    trainer = Trainer(config, data, score=score, watch=watch, table=table, quiet=True)
     outcome = trainer.run()
     del trainer
+    if table is not None:
+        table.leave()
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

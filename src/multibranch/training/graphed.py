@@ -7,18 +7,17 @@ inputs.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from multibranch.data import PackedBatch, PackedBatches, PaddedBatches
 from multibranch.nn.drop import Keep
+from multibranch.training.graphs import Graphs
 from multibranch.training.optimiser import Optimiser
 from multibranch.training.step import Objective, Step, arguments, longest_sequences
 
 RING = 3  # batches in pinned memory: how far the host may run ahead of the device
-WARM_UP = 3  # passes before capturing, for compilation and the libraries' own set-up
 
 
 class GraphedStep(Step):
@@ -36,8 +35,7 @@ class GraphedStep(Step):
         self.scale = torch.zeros((), device=device)
         self.losses = torch.zeros(2, device=device)
         self.keeps: list[Tensor | None] = []
-        self.graphs: dict[str, torch.cuda.CUDAGraph] = {}
-        self.pool: Any = None
+        self.graphs = Graphs()
 
     def run(
         self,
@@ -113,29 +111,10 @@ class GraphedStep(Step):
         self._record(self.losses, self.optimiser.update())
 
     def _replay(self, part: str) -> None:
-        if part not in self.graphs:
-            self._capture(part)
-        self.graphs[part].replay()
-
-    def _capture(self, part: str) -> None:
-        work = {
-            "first": lambda: self._gradients(first=True),
-            "more": lambda: self._gradients(first=False),
-            "update": self._finish,
-        }[part]
         if part == "update":
-            self.optimiser.initialise()
-        elif part == "first":
-            draws = torch.cuda.get_rng_state()  # these passes must not change what an update draws
-            side = torch.cuda.Stream()
-            side.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(side):
-                for _ in range(WARM_UP):
-                    work()
-            torch.cuda.current_stream().wait_stream(side)
-            torch.cuda.set_rng_state(draws)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self.pool):
-            work()
-        self.pool = graph.pool()
-        self.graphs[part] = graph
+            if part not in self.graphs:
+                self.optimiser.initialise()
+            self.graphs.run(part, self._finish)
+        else:
+            first = part == "first"
+            self.graphs.run(part, lambda: self._gradients(first=first), warm_up=first)

@@ -10,6 +10,7 @@ the seed and the update, and batches of the seed and the epoch, so that on a CPU
 stopped anywhere ends with the very weights of one that never was.
 """
 
+import threading
 import time
 import warnings
 from collections.abc import Callable
@@ -40,7 +41,11 @@ from multibranch.training.signals import Asked, Interruption
 from multibranch.training.start import first_model
 from multibranch.training.step import Objective, Step
 from multibranch.training.steps import choose_step
+from multibranch.training.together import Table
 from multibranch.training.validation import Score, Validation
+
+# A first model is drawn from PyTorch's own random numbers: by one run at a time.
+_DRAWING = threading.Lock()
 
 # Updates between two exchanges of what signals and clocks ask for, where processes must agree.
 AGREE_EVERY = 10
@@ -54,6 +59,7 @@ class Trainer:
         data: the prepared corpus.
         score: how to score the model on the validation sentences, where the configuration asks.
         watch: called with the record of every validation; an exception from it ends the run.
+        table: where it meets other runs that are trained together with it (training/together.py).
         quiet: say nothing.
     """
 
@@ -64,10 +70,12 @@ class Trainer:
         *,
         score: Score | None = None,
         watch: Callable[[dict[str, Any]], None] | None = None,
+        table: Table | None = None,
         quiet: bool = False,
     ) -> None:
         self.config = config.check()
         self.watch = watch
+        self.table = table
         self.train = config.train
         self.data = data
         self.score = score if self.train.validate_score else None
@@ -95,7 +103,7 @@ class Trainer:
         self.processes.first_does(lambda: self.folder.claim(self.config))
         self.batches = setup.training_batches(self.config, self.data, self.processes)
         state = self._resume()
-        with warnings.catch_warnings(record=True) as caught:
+        with _DRAWING, warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             model = first_model(self.config, self.data.text, resumed=state is not None)
         for warning in caught:
@@ -119,21 +127,20 @@ class Trainer:
         whole = {f"weight/{name}": tensor for name, tensor in first.items()}
         self.optimiser.load_state(whole if state is None else state)
         self.batches = self.batches.at_epoch(self.progress.epoch)
-        self.step = choose_step(
-            self.objective,
-            self.optimiser,
-            self.batches,
-            processes=self.processes,
-            train=self.train,
-            sharded=self.sharded,
-        )
+        parts = (self.objective, self.optimiser, self.batches)
+        if self.table is not None:
+            self.step: Step = self.table.seat(*parts, self.train, update=self.progress.update)
+        else:
+            self.step = choose_step(
+                *parts, processes=self.processes, train=self.train, sharded=self.sharded
+            )
         if state is not None:
             self.step.resume(state["statistics"])
         self.validation = Validation(
             self.objective,
             setup.validation_pairs(self.data),
             processes=self.processes,
-            tokens=self.train.tokens,
+            tokens=setup.validation_tokens(self.train, self.device),
             score=self.score,
             precision=self.precision,
             sharded=self.sharded,
@@ -278,7 +285,7 @@ class Trainer:
         self.step.run(
             self.batches,
             numbers,
-            keeps=draw_branches(self.model, train, update, self.device),
+            keeps=draw_branches(self.model, train, update, self.step.keeps_on),
             rate=self._rate(update),
             tokens=tokens,
         )

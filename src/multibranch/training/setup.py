@@ -46,6 +46,11 @@ def validation_pairs(data: PreparedData) -> PairStore:
     return pairs
 
 
+def validation_tokens(train: TrainConfig, device: torch.device) -> int:
+    """The target tokens of a validation batch: on a GPU enough to keep it busy, run as it is."""
+    return max(train.tokens, 16384) if device.type == "cuda" else train.tokens
+
+
 def size_of(pairs: PairStore) -> list[int]:
     """What a corpus is known by: how many pairs, source tokens and target tokens it has."""
     lengths = (pairs.source_lengths, pairs.target_lengths)

@@ -111,6 +111,7 @@ class Step:
         self.objective = objective
         self.optimiser = optimiser
         self.device = device
+        self.keeps_on = device  # where it takes the factors of drop-branch
         self.world = world
         self.no_sync = no_sync
         self._sums = torch.zeros(5, device=device)

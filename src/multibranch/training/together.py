@@ -1,0 +1,336 @@
+"""Several runs of one architecture as one: their weights stacked, and one launch a layer for all.
+
+A small model leaves most of a GPU idle, however its kernels are launched. Runs that differ in seed,
+data or rates of dropping, but not in the shapes of their weights, can share every kernel. Each is
+still a Trainer of its own, in a thread of its own, with its folder, validation and checkpoints; at
+every update the threads meet at a Table, where the last to come runs the update of all. The weights
+and moments of each run are views of the stacked ones, so that nothing else has to know.
+
+What one run does not share with what it would be alone: the numbers of its dropout, which are drawn
+for all, and the norm of the gradient in its reports, which is that of all; an update whose gradient
+is not finite anywhere is skipped by all.
+"""
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from multibranch.data import PackedBatch, PackedBatches, PaddedBatches
+from multibranch.errors import UserError
+from multibranch.nn.drop import Keep
+from multibranch.training.config import TrainConfig
+from multibranch.training.graphed import RING
+from multibranch.training.graphs import Graphs
+from multibranch.training.optimiser import Optimiser
+from multibranch.training.seeds import seed_update
+from multibranch.training.step import Objective, Step, arguments, longest_sequences
+
+_TENSORS = (
+    "source",
+    "source_boundaries",
+    "target_input",
+    "target_output",
+    "target_boundaries",
+)
+
+
+class Table:
+    """Where runs meet for every update.
+
+    Args:
+        seats: how many runs there are. All of them must come, or none gets on; one that fails must
+            call `break_up`, which ends the others too.
+    """
+
+    def __init__(self, seats: int) -> None:
+        self.seats: list[Seat] = []
+        self.alone = threading.Lock()  # for what no two runs may do at once
+        self._laid = threading.Barrier(seats, action=self._lay)
+        self._met = threading.Barrier(seats, action=lambda: self._together.run())
+        self._left = threading.Barrier(seats)
+
+    def seat(
+        self,
+        objective: Objective,
+        optimiser: Optimiser,
+        batches: PackedBatches | PaddedBatches,
+        train: TrainConfig,
+        *,
+        update: int,
+    ) -> "Seat":
+        """A seat for a run that stands at this update; waits until all have one."""
+        if not isinstance(batches, PackedBatches):
+            raise UserError("runs are trained together with data.layout: packed alone")
+        if train.accumulate > 1 or train.r_drop or train.clip_norm or train.skip_dropped:
+            raise UserError(
+                "runs are trained together without train.accumulate, train.r_drop, "
+                "train.clip_norm and train.skip_dropped"
+            )
+        seat = Seat(self, objective, optimiser, batches, train, update)
+        with self.alone:
+            self.seats.append(seat)
+        self._laid.wait()
+        return seat
+
+    def meet(self) -> None:
+        """Run an update, once all have staged their batches."""
+        self._met.wait()
+
+    def leave(self) -> None:
+        """Wait until all have ended their training."""
+        self._left.wait()
+
+    def break_up(self) -> None:
+        """End all runs, wherever they wait for each other."""
+        for barrier in (self._laid, self._met, self._left):
+            barrier.abort()
+
+    def _lay(self) -> None:
+        # In the order of their folders, whoever came first: so that the same runs draw the same.
+        self.seats.sort(key=lambda seat: seat.train.output)
+        self._together = _Together(self.seats)
+
+
+class Seat(Step):
+    """One run's part in the updates of all."""
+
+    def __init__(
+        self,
+        table: Table,
+        objective: Objective,
+        optimiser: Optimiser,
+        batches: PackedBatches,
+        train: TrainConfig,
+        update: int,
+    ) -> None:
+        super().__init__(objective, optimiser, device=optimiser.parameters[0].device)
+        self.keeps_on = torch.device("cpu")  # all are sent to the device at once
+        self.table = table
+        self.batches = batches
+        self.train = train
+        self.update = update
+        self.place: int
+        self.together: _Together
+
+    def run(
+        self,
+        batches: PackedBatches | PaddedBatches,
+        numbers: Sequence[int],
+        *,
+        keeps: Sequence[Keep],
+        rate: float,
+        tokens: int,
+    ) -> None:
+        assert isinstance(batches, PackedBatches)
+        (number,), (keep,) = numbers, keeps
+        self._tokens += self.together.stage(self.place, batches, number, keep, rate, tokens)
+        self.table.meet()
+        self._updates += 1
+
+    def take_part(self, together: "_Together", place: int) -> None:
+        """Let weights, moments and sums be views of the stacked ones."""
+        self.together, self.place = together, place
+        own, all_ = self.optimiser, together.optimiser
+        for parameter, stacked in zip(own.parameters, all_.parameters, strict=True):
+            parameter.data = stacked.data[place]
+        for master, stacked in zip(own.masters, all_.masters, strict=True):
+            master.data = stacked.data[place]
+            moments = all_.adam.state[stacked]
+            own.adam.state[master] = {
+                "step": moments["step"],
+                **{name: moments[name][place] for name in ("exp_avg", "exp_avg_sq")},
+            }
+        self._sums = together.sums[place]
+
+
+class _StackedObjective(nn.Module):
+    """The objectives of all runs: their parameters, stacked, through one of them."""
+
+    def __init__(self, objectives: Sequence[Objective]) -> None:
+        super().__init__()
+        named = [dict(objective.named_parameters()) for objective in objectives]
+        self.names = list(named[0])
+        self.weights = nn.ParameterList(
+            nn.Parameter(torch.stack([each[name].detach() for each in named]))
+            for name in self.names
+        )
+        self._one = [objectives[0]]  # in a list: its own parameters are not ours
+
+    def forward(self, keep: Tensor | None, *batch: Tensor, **longest: int) -> Tensor:
+        """(runs, 2): what each objective gives; every tensor has the runs in front."""
+
+        def of_one(weights: list[Tensor], keep: Tensor | None, *batch: Tensor) -> Tensor:
+            weights_by_name = dict(zip(self.names, weights))
+            return functional_call(self._one[0], weights_by_name, (*batch, keep), longest)
+
+        dims = (0, None if keep is None else 0, *(0 for _ in batch))
+        of_all = torch.vmap(of_one, in_dims=dims, randomness="different")
+        return of_all(list(self.weights), keep, *batch)
+
+
+class _Together:
+    """The update of all runs: eager on a CPU, as CUDA graphs on a GPU."""
+
+    def __init__(self, seats: Sequence[Seat]) -> None:
+        self.seats = seats
+        first = seats[0]
+        self.device = first.device
+        shapes = [[tuple(p.shape) for p in seat.optimiser.parameters] for seat in seats]
+        if any(each != shapes[0] for each in shapes):
+            raise UserError("runs that are trained together must have one architecture")
+        if any(seat.update != first.update for seat in seats):
+            raise UserError("runs that go on together must stand at the same update")
+        self.update = first.update
+        self.stacked = _StackedObjective([seat.objective for seat in seats])  # type: ignore[misc]
+        self.optimiser = Optimiser(
+            self.stacked,
+            betas=first.train.betas,
+            epsilon=first.train.epsilon,
+            weight_decay=first.train.weight_decay,
+        )
+        self.optimiser.load_state(self._state())
+        if not self.optimiser.adam.state:
+            self.optimiser.initialise()
+        on_gpu = self.device.type == "cuda"
+        self.objective = torch.compile(self.stacked, dynamic=False) if on_gpu else self.stacked
+        self.graphs = Graphs() if on_gpu else None
+        lengths = [longest_sequences(seat.batches) for seat in seats]
+        self.longest = {name: max(each[name] for each in lengths) for name in lengths[0]}
+        self.batch = self._allocate().to(self.device)
+        self.ring = [self._allocate(pin_memory=on_gpu) for _ in range(RING)]
+        self.copied = [torch.cuda.Event() for _ in range(RING)] if on_gpu else []
+        self.turn = 0
+        self.scale = torch.zeros(len(seats), device=self.device)
+        self.scales = [torch.zeros(len(seats), pin_memory=on_gpu) for _ in range(RING)]
+        rates = [seat.objective.model.drop_rates() for seat in seats]  # type: ignore[union-attr,operator]
+        factors = torch.ones((len(seats), len(rates[0])))
+        self.keep = factors.to(self.device) if any(map(any, rates)) else None
+        self.keeps = [factors.pin_memory() if on_gpu else factors.clone() for _ in range(RING)]
+        self.rates = [0.0] * len(seats)
+        self.losses = torch.zeros((len(seats), 2), device=self.device)
+        self.sums = torch.stack([seat._sums for seat in seats])
+        for place, seat in enumerate(seats):
+            seat.take_part(self, place)
+
+    def _state(self) -> dict[str, Tensor]:
+        """What the runs' own optimisers hold, stacked, under the names of the optimiser of all."""
+        own = [seat.optimiser.state() for seat in self.seats]
+        found: dict[str, Tensor] = {}
+        for name, ours in zip(self.seats[0].optimiser.names, self.optimiser.names, strict=True):
+            for kind in ("weight", "mean", "square"):
+                if f"{kind}/{name}" in own[0]:
+                    tensors = [each[f"{kind}/{name}"] for each in own]
+                    found[f"{kind}/{ours}"] = torch.stack(tensors)
+            if f"steps/{name}" in own[0]:
+                found[f"steps/{ours}"] = own[0][f"steps/{name}"]
+        return found
+
+    def _allocate(self, *, pin_memory: bool = False) -> PackedBatch:
+        """A batch of batches, as wide as the widest of the runs'."""
+        made = [seat.batches.allocate() for seat in self.seats]
+        tensors: dict[str, Any] = {}
+        for name in _TENSORS:
+            rows = [getattr(batch, name) for batch in made]
+            widest = max(rows, key=len)
+            row = torch.empty((len(made), len(widest)), dtype=widest.dtype, pin_memory=pin_memory)
+            tensors[name] = row.copy_(widest)
+        return PackedBatch(**tensors)
+
+    # -- What the runs do, one after the other or at once -----------------------------------
+
+    def stage(
+        self,
+        place: int,
+        batches: PackedBatches,
+        number: int,
+        keep: Keep,
+        rate: float,
+        tokens: int,
+    ) -> int:
+        """Lay out the batch of one run for the next update; its target tokens."""
+        slot = self.turn % RING
+        if self.copied:
+            self.copied[slot].synchronize()
+        rows: dict[str, Any] = {n: getattr(self.ring[slot], n)[place] for n in _TENSORS}
+        batch = batches.batch(number, out=PackedBatch(**rows))
+        self.scales[slot][place] = 1 / tokens
+        if isinstance(keep, Tensor):
+            self.keeps[slot][place] = keep
+        self.rates[place] = rate
+        return batch.target_count
+
+    # -- What the last to come does ---------------------------------------------------------
+
+    def run(self) -> None:
+        """The update of all, with what they staged."""
+        if any(rate != self.rates[0] for rate in self.rates):
+            raise UserError("runs that are trained together must have one learning rate")
+        slot = self.turn % RING
+        self.turn += 1
+        self.update += 1
+        seed_update(self.seats[0].train.seed, self.update, 0)
+        for name in _TENSORS:
+            getattr(self.batch, name).copy_(getattr(self.ring[slot], name), non_blocking=True)
+        self.scale.copy_(self.scales[slot], non_blocking=True)
+        if self.keep is not None:
+            self.keep.copy_(self.keeps[slot], non_blocking=True)
+        if self.copied:
+            self.copied[slot].record()
+        self.optimiser.set_rate(self.rates[0])
+        if self.graphs is None:
+            self._gradients()
+            self._update()
+        else:
+            self.graphs.run("gradients", self._gradients, warm_up=True)
+            self.graphs.run("update", self._update)
+
+    def _gradients(self) -> None:
+        *batch, _ = arguments(self.batch, [None])
+        losses = self.objective(self.keep, *batch, **self.longest)
+        total = (losses[:, 0] * self.scale).sum()
+        gradients = torch.autograd.grad(total, self.optimiser.parameters)
+        if not self.optimiser.mixed:
+            for parameter in self.optimiser.parameters:
+                if parameter.grad is None:
+                    parameter.grad = torch.zeros_like(parameter)
+        self.optimiser.gather(gradients, first=True)
+        self.losses.copy_(losses.detach())
+
+    def _update(self) -> None:
+        norm = self.optimiser.update()
+        skipped = self.optimiser.skipped
+        fine = skipped == 0
+        self.sums[:, :2] += torch.where(fine, self.losses, 0.0)
+        self.sums[:, 2] += torch.where(fine, norm, 0.0)
+        self.sums[:, 3] += skipped
+        self.sums[:, 4] = (self.sums[:, 4] + 1) * skipped
+
+
+def run_together(runs: Sequence[Any], table: Table) -> list[Any]:
+    """Call every function in a thread of its own, each with the table; what they give back.
+
+    Where one fails, all end, and its error is raised.
+    """
+    results: list[Any] = [None] * len(runs)
+    errors: list[BaseException] = []
+
+    def call(place: int) -> None:
+        try:
+            results[place] = runs[place](table)
+        except BaseException as error:
+            if not isinstance(error, threading.BrokenBarrierError):
+                errors.append(error)
+            table.break_up()
+
+    threads = [threading.Thread(target=call, args=(place,)) for place in range(len(runs))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+    return results

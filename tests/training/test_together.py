@@ -1,0 +1,135 @@
+"""Runs that are trained together are the runs that they would be alone."""
+
+import threading
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from multibranch.data import PreparedData
+from multibranch.errors import UserError
+from multibranch.training import Config, Outcome, Trainer
+from multibranch.training.together import Table, run_together
+
+# Adam with a small epsilon blows up the rounding of gradients that are zero, as a key's bias has.
+ALIKE: dict[str, Any] = {
+    "dropout": 0.0,
+    "max_updates": 12,
+    "validate_every": 4,
+    "average": 2,
+    "epsilon": 1e-4,
+}
+
+
+def trained(config: Config, table: Table) -> Outcome:
+    data = PreparedData.open(str(config.data.folder))
+    return Trainer(config, data, table=table, quiet=True).run()
+
+
+def together(*configs: Config) -> list[Outcome]:
+    return run_together([partial(trained, config) for config in configs], Table(len(configs)))
+
+
+def assert_same_weights(one: Path, other: Path) -> None:
+    for name in ("last", "best", "averaged"):
+        a, b = (load_file(place / name / "model.safetensors") for place in (one, other))
+        for key, tensor in a.items():
+            torch.testing.assert_close(tensor, b[key], rtol=1e-4, atol=1e-5, msg=f"{name} {key}")
+
+
+def test_each_run_is_what_it_is_alone(
+    toy: Path, other_toy: Path, tmp_path: Path, tiny: SimpleNamespace
+) -> None:
+    """They differ in seed, corpus and rate; one of them drops nothing."""
+    runs = {
+        "one": (toy, {"seed": 1}),
+        "two": (other_toy, {"seed": 2, "drop_branch": 0.5}),
+        "three": (toy, {"seed": 1, "drop_branch": 0.0}),
+    }
+    configs = [
+        tiny.config(data, tmp_path / name, **ALIKE, **own) for name, (data, own) in runs.items()
+    ]
+    for outcome, (name, (data, own)) in zip(together(*configs), runs.items(), strict=True):
+        alone = tiny.run(data, tmp_path / f"{name}-alone", **ALIKE, **own)
+        assert (outcome.progress.update, outcome.progress.tokens) == (12, alone.progress.tokens)
+        assert_same_weights(tmp_path / name, tmp_path / f"{name}-alone")
+        for kind in ("train", "validation"):
+            ours, theirs = (tiny.records(tmp_path / each, kind) for each in (name, f"{name}-alone"))
+            assert [r["plain"] for r in ours] == pytest.approx([r["plain"] for r in theirs], 1e-4)
+
+
+def test_runs_stopped_together_go_on_together(
+    toy: Path, tmp_path: Path, tiny: SimpleNamespace
+) -> None:
+    for updates in (6, 12):
+        settings = {**ALIKE, "max_updates": updates}
+        together(
+            *(tiny.config(toy, tmp_path / str(seed), seed=seed, **settings) for seed in (1, 2))
+        )
+    for seed in (1, 2):
+        tiny.run(toy, tmp_path / f"{seed}-alone", seed=seed, **ALIKE)
+        assert_same_weights(tmp_path / str(seed), tmp_path / f"{seed}-alone")
+
+
+def test_dropout_is_drawn_for_each_run_by_itself_and_the_same_again(
+    toy: Path, tmp_path: Path, tiny: SimpleNamespace
+) -> None:
+    settings = {**ALIKE, "dropout": 0.3, "drop_branch": 0.0, "seed": 1}
+    found = {}
+    for time in ("now", "again"):
+        places = [tmp_path / time / name for name in ("one", "two")]
+        together(*(tiny.config(toy, place, **settings) for place in places))
+        for place in places:
+            found[place.name, time] = (place / "last" / "model.safetensors").read_bytes()
+    assert found["one", "now"] == found["one", "again"]
+    assert found["two", "now"] == found["two", "again"]
+    assert found["one", "now"] != found["two", "now"]
+
+
+def test_runs_that_stand_at_different_updates_do_not_go_on_together(
+    toy: Path, tmp_path: Path, tiny: SimpleNamespace
+) -> None:
+    tiny.run(toy, tmp_path / "one", **{**ALIKE, "max_updates": 4})
+    with pytest.raises(UserError, match="must stand at the same update"):
+        together(*(tiny.config(toy, tmp_path / name, **ALIKE) for name in ("one", "two")))
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "message"),
+    [
+        ({}, {"width": 32}, "must have one architecture"),
+        ({}, {"learning_rate": 1e-3}, "must have one learning rate"),
+        ({"accumulate": 2}, {"accumulate": 2}, "without train.accumulate"),
+        ({"layout": "padded"}, {"layout": "padded"}, "data.layout: packed alone"),
+    ],
+)
+def test_what_cannot_be_one_update_is_refused(
+    toy: Path,
+    tmp_path: Path,
+    tiny: SimpleNamespace,
+    first: dict[str, Any],
+    second: dict[str, Any],
+    message: str,
+) -> None:
+    configs = [
+        tiny.config(toy, tmp_path / name, **{**ALIKE, **own})
+        for name, own in (("one", first), ("two", second))
+    ]
+    with pytest.raises(UserError, match=message):
+        together(*configs)
+
+
+def test_where_one_run_fails_none_waits_for_it(
+    toy: Path, tmp_path: Path, tiny: SimpleNamespace
+) -> None:
+    def fail(table: Table) -> None:
+        raise KeyError("gone")
+
+    config, before = tiny.config(toy, tmp_path / "one", **ALIKE), threading.active_count()
+    with pytest.raises(KeyError, match="gone"):
+        run_together([partial(trained, config), fail], Table(2))
+    assert threading.active_count() == before
