@@ -1,0 +1,109 @@
+"""What is gained by training several runs as one (training/together.py), in one process.
+
+    python benchmarks/together.py configs/multi30k-de-en-baseline.yaml --runs 1 3 12 \
+        --updates 600 --json FILE --model.branches 3 --model.drop_branch 0.3
+
+For every number of runs: so many seeds of the configuration are trained, one by itself as CUDA
+graphs, several as one. The speed is the target tokens a second of all runs together, the median of
+what they reported after the first tenth. Settings of the configuration stand among the options.
+"""
+
+import argparse
+import json
+import platform
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from multibranch import configuration
+from multibranch.data import PreparedData
+from multibranch.errors import UserError, counted
+from multibranch.training import Config, Trainer
+from multibranch.training.together import Table, run_together
+
+
+def trainer(config: Path, words: list[str], place: Path, seed: int, updates: int) -> Callable:
+    """A run as a function of the table that it meets others at."""
+    said = {"output": str(place), "seed": seed, "max_updates": updates, "max_epochs": "null"}
+    said |= {"validate_every": updates, "tensorboard": "false"}
+    words = [*words, *(f"--train.{name}={value}" for name, value in said.items())]
+    loaded = configuration.load(Config, config, words)
+    if loaded.data.folder is None:
+        raise UserError(f"{config} has no data.folder: give --data.folder FOLDER")
+    data = PreparedData.open(loaded.data.folder)
+    return lambda table: Trainer(loaded, data, table=table, quiet=True).run()
+
+
+def speed(place: Path) -> float:
+    """Target tokens a second: the median of what was reported after the first tenth."""
+    lines = (place / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    reports = [r for r in map(json.loads, lines) if r["kind"] == "train"]
+    return statistics.median(r["tokens_per_second"] for r in reports[len(reports) // 10 + 1 :])
+
+
+def measure(
+    config: Path, words: list[str], folder: Path, runs: int, updates: int
+) -> dict[str, Any]:
+    places = [folder / f"{runs}-{seed}" for seed in range(1, runs + 1)]
+    each = [
+        trainer(config, words, place, seed, updates) for seed, place in enumerate(places, start=1)
+    ]
+    began = time.monotonic()
+    if runs == 1:
+        each[0](None)
+    else:
+        run_together(each, Table(runs))
+    return {
+        "runs": runs,
+        "tokens_per_second": sum(speed(place) for place in places),
+        "seconds": round(time.monotonic() - began, 1),
+        "peak_memory_gib": torch.cuda.max_memory_allocated() / 2**30
+        if torch.cuda.is_available()
+        else None,
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("config", type=Path)
+    parser.add_argument("--runs", type=int, nargs="+", default=[1, 3, 12])
+    parser.add_argument("--updates", type=int, default=600)
+    parser.add_argument("--json", type=Path)
+    args, words = parser.parse_known_args()
+    folder = Path(tempfile.mkdtemp(prefix="together-"))
+    results: list[dict[str, Any]] = []
+    try:
+        for runs in args.runs:
+            found = measure(args.config, words, folder, runs, args.updates)
+            results.append(found)
+            of = f"{found['tokens_per_second']:,.0f} target tokens a second"
+            print(f"{counted(runs, 'run')}: {of}, {found['seconds']} s in all", flush=True)
+    except UserError as error:
+        print(f"together: {error}", file=sys.stderr)
+        return 2
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        if args.json and results:
+            record = {
+                "command": " ".join(["python", *sys.argv]),
+                "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU",
+                "torch": str(torch.__version__),
+                "python": platform.python_version(),
+                "updates": args.updates,
+                "results": results,
+            }
+            args.json.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
