@@ -131,16 +131,19 @@ def load_text(folder: str | Path) -> TextPipeline:
 
 
 def read_config(folder: str | Path) -> dict[str, Any]:
-    """config.json of a model directory, checked to be one of ours."""
+    """config.json of a model directory, checked to be that of an encoder-decoder of ours."""
     folder = Path(folder)
     path = config_path(folder)
     config = read_json(path)
+    classifies = "ForSequenceClassification" in str(config.get("architectures"))
+    hint = ": it is a classifier, for `multibranch classify`" if classifies else ""
     if config.get("model_type") != MODEL_TYPE:
-        classifies = "ForSequenceClassification" in str(config.get("architectures"))
         raise UserError(
             f"{path} describes a model of type {config.get('model_type')!r}, not {MODEL_TYPE!r}"
-            + (": it is a classifier, for `multibranch classify`" if classifies else "")
+            + hint
         )
+    if classifies or config.get("is_encoder_decoder") is False:
+        raise UserError(f"{path} describes an encoder by itself, not an encoder-decoder{hint}")
     return config
 
 

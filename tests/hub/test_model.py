@@ -7,6 +7,7 @@ import torch
 from accelerate import infer_auto_device_map
 from transformers import (
     AutoConfig,
+    AutoModel,
     AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification,
     DynamicCache,
@@ -16,12 +17,14 @@ from transformers import (
 )
 
 from multibranch.decoding import Ensemble, SearchOptions, generate
-from multibranch.directory import load_model, save_model
+from multibranch.directory import load_model, read_config, save_model
 from multibranch.errors import UserError
 from multibranch.hub import (
     MultiBranchConfig,
+    MultiBranchEncoderModel,
     MultiBranchForConditionalGeneration,
     MultiBranchForSequenceClassification,
+    model_card,
 )
 from multibranch.nn import MultiBranchTransformer
 from multibranch.nn.stepper import Stepper
@@ -249,6 +252,68 @@ def test_classification_saves_loads_and_ignores_padding(tmp_path):
     loss = model(source, labels=torch.tensor([0, 1, 2])).loss
     expected = torch.nn.functional.cross_entropy(logits, torch.tensor([0, 1, 2]))
     torch.testing.assert_close(loss, expected)
+
+
+@pytest.fixture
+def classifier(tmp_path) -> MultiBranchForSequenceClassification:
+    """A classifier of ours, saved in tmp_path."""
+    model = MultiBranchForSequenceClassification(MultiBranchConfig(**SMALL, num_labels=3)).eval()
+    model.save_pretrained(tmp_path)
+    return model
+
+
+@pytest.mark.parametrize("version", ["this", "older"])
+def test_automodel_of_a_classifier_is_its_encoder(version, classifier, tmp_path):
+    if version == "older":  # it said that every model of ours is an encoder-decoder
+        said = json.loads((tmp_path / "config.json").read_text())
+        (tmp_path / "config.json").write_text(json.dumps({**said, "is_encoder_decoder": True}))
+    encoder, told = AutoModel.from_pretrained(tmp_path, output_loading_info=True)
+    assert isinstance(encoder, MultiBranchEncoderModel)
+    assert not told["missing_keys"]
+    assert not encoder.config.is_encoder_decoder
+    source, _ = sentences()
+    with torch.no_grad():
+        found = encoder(source, attention_mask=(source != 1).long()).last_hidden_state
+        assert torch.equal(found, classifier.model(source))
+        other = source.masked_fill(source == 1, 9)
+        masked = encoder(other, attention_mask=(source != 1).long(), return_dict=False)
+    assert torch.equal(masked[0], found)
+    encoder.save_pretrained(tmp_path / "encoder")
+    again = AutoModel.from_pretrained(tmp_path / "encoder")
+    assert isinstance(again, MultiBranchEncoderModel)
+    fresh = AutoModelForSequenceClassification.from_pretrained(tmp_path / "encoder")
+    for name, tensor in encoder.state_dict().items():
+        assert torch.equal(again.state_dict()[name], tensor)
+        assert torch.equal(fresh.state_dict()[name], tensor)
+
+
+def test_automodel_of_an_encoder_decoder_is_whole(tmp_path):
+    save_model(tmp_path / "model", make(), None, extra={"task": "code"})
+    model, told = AutoModel.from_pretrained(tmp_path / "model", output_loading_info=True)
+    assert isinstance(model, MultiBranchForConditionalGeneration)
+    assert not told["missing_keys"]
+    assert type(AutoModel.from_config(model.config)) is type(model)
+
+
+def test_no_weights_are_made_up_for_a_model_of_another_kind(classifier, tmp_path):
+    for load in (AutoModelForSeq2SeqLM, MultiBranchForConditionalGeneration):
+        with pytest.raises(ValueError, match=r"holds an encoder, .* load it with AutoModel,"):
+            load.from_pretrained(tmp_path)
+    save_model(tmp_path / "model", make(), None)
+    for load in (AutoModelForSequenceClassification, MultiBranchEncoderModel):
+        with pytest.raises(ValueError, match=r"an encoder-decoder, .* AutoModelForSeq2SeqLM$"):
+            load.from_pretrained(tmp_path / "model")
+    # Made anew, to be trained, either may have the sizes of the other.
+    config = AutoConfig.from_pretrained(tmp_path / "model")
+    assert AutoModelForSequenceClassification.from_config(config).config.width == 32
+
+
+def test_commands_and_cards_know_a_classifier_of_ours(classifier, tmp_path):
+    with pytest.raises(UserError, match=r"an encoder by itself, .* for `multibranch classify`"):
+        read_config(tmp_path)
+    card = model_card(tmp_path)
+    assert "with 2 encoder blocks" in card
+    assert "decoder blocks" not in card
 
 
 @pytest.mark.parametrize("share", ["all", "target", "none"])

@@ -18,15 +18,17 @@ from multibranch.hub.card import model_card, write_model_card
 from multibranch.hub.configuration import MultiBranchConfig
 from multibranch.hub.families import FAMILIES
 from multibranch.hub.model import (
+    MultiBranchEncoderModel,
     MultiBranchForConditionalGeneration,
     MultiBranchForSequenceClassification,
+    MultiBranchModel,
 )
 from multibranch.hub.registry import register_configurations
 from multibranch.hub.tokenizer import MultiBranchTokenizer
 
 AutoConfig.register(MultiBranchConfig.model_type, MultiBranchConfig, exist_ok=True)
 for _auto, _model in (
-    (AutoModel, MultiBranchForConditionalGeneration),
+    (AutoModel, MultiBranchModel),
     (AutoModelForSeq2SeqLM, MultiBranchForConditionalGeneration),
     (AutoModelForSequenceClassification, MultiBranchForSequenceClassification),
 ):
@@ -37,6 +39,7 @@ register_configurations()
 __all__ = [
     "FAMILIES",
     "MultiBranchConfig",
+    "MultiBranchEncoderModel",
     "MultiBranchForConditionalGeneration",
     "MultiBranchForSequenceClassification",
     "MultiBranchTokenizer",

@@ -26,6 +26,8 @@ _ENCODER = (
     "padding",
     "head_width",
 )
+# Classifiers saved by older versions are said to be encoder-decoders: their class says it.
+_ENCODERS = {"MultiBranchEncoderModel", "MultiBranchForSequenceClassification"}
 _DECODER = ("source_vocabulary", "target_vocabulary", "decoder_layers", "share_embeddings")
 
 
@@ -73,6 +75,11 @@ class MultiBranchConfig(PreTrainedConfig):
     pad_token_id: int | None = 1
     eos_token_id: int | list[int] | None = 2
     decoder_start_token_id: int | None = 0
+
+    @property
+    def only_encoder(self) -> bool:
+        """Whether the model is an encoder, with a classifier or without."""
+        return not self.is_encoder_decoder or bool({*(self.architectures or ())} & _ENCODERS)
 
     def transformer_settings(self) -> dict[str, Any]:
         """The keyword arguments of MultiBranchTransformer."""

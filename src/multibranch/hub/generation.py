@@ -1,6 +1,7 @@
 """What makes `generate` decode as multibranch.decoding does: its defaults and its lengths."""
 
 import warnings
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -52,18 +53,22 @@ def decoding_defaults(
     )
 
 
-def text_beside(model: str | Path, **origin: Any) -> TextPipeline | None:
+def origin(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Of the arguments of `from_pretrained`, those that say where files come from."""
+    return {name: given[name] for name in _ORIGIN if name in given}
+
+
+def text_beside(model: str | Path, **given: Any) -> TextPipeline | None:
     """The text pipeline of a model, in a folder or on the hub; None where it has no text files.
 
     Weights are of use without them: files that are damaged are no error, but are warned of.
 
-    origin: the arguments of `from_pretrained`, of which those that concern files are used.
+    given: the arguments of `from_pretrained`, of which those that concern files are used.
     """
-    where = {name: value for name, value in origin.items() if name in _ORIGIN}
     found = {}
     for name in FILES:
         try:
-            found[name] = cached_file(model, name, **where)
+            found[name] = cached_file(model, name, **origin(given))
         except OSError:  # not every model has every file
             continue
     settings = found.get(FILES[0])

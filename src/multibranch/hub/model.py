@@ -15,6 +15,7 @@ from transformers import (
     EncoderDecoderCache,
     GenerationMixin,
     LogitsProcessorList,
+    PreTrainedConfig,
     PreTrainedModel,
 )
 from transformers import initialization as init
@@ -31,6 +32,7 @@ from multibranch.hub.generation import (
     EndAtLength,
     decoding_defaults,
     longest_outputs,
+    origin,
     text_beside,
 )
 from multibranch.hub.layers import become
@@ -47,7 +49,7 @@ _IGNORED = -100  # the label that no loss counts, by the convention of transform
 
 
 class MultiBranchPreTrainedModel(PreTrainedModel):
-    """What our models share: how their weights are made where no file has them."""
+    """What our models share: what they load, and how weights are made where no file has them."""
 
     config_class = MultiBranchConfig
     base_model_prefix = "model"
@@ -58,6 +60,28 @@ class MultiBranchPreTrainedModel(PreTrainedModel):
     _no_split_modules = ["MultiBranchTransformer", "MultiBranchEncoder"]
 
     model: MultiBranchTransformer | MultiBranchEncoder
+    only_encoder = True
+
+    @classmethod
+    def from_pretrained(
+        cls, pretrained_model_name_or_path: Any, *args: Any, config: Any = None, **kwargs: Any
+    ) -> Any:
+        """As `transformers` does, but of a model of another kind no weight is made up."""
+        said = config
+        if not isinstance(said, PreTrainedConfig):
+            where = config or pretrained_model_name_or_path
+            said = MultiBranchConfig.from_pretrained(where, **origin(kwargs))
+        if said.only_encoder != cls.only_encoder:
+            kind, auto = ("an encoder-decoder", "AutoModelForSeq2SeqLM")
+            if said.only_encoder:
+                kind, auto = ("an encoder", "AutoModel, or AutoModelForSequenceClassification")
+            raise ValueError(
+                f"{pretrained_model_name_or_path} holds {kind}, whose weights are not those of a "
+                f"{cls.__name__}: load it with {auto}"
+            )
+        return super().from_pretrained(
+            pretrained_model_name_or_path, *args, config=config, **kwargs
+        )
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
@@ -74,8 +98,15 @@ class MultiBranchPreTrainedModel(PreTrainedModel):
     def _hold(self, model: MultiBranchTransformer | MultiBranchEncoder) -> None:
         """Take a model of ours in, its blocks made ready for gradient checkpointing."""
         self.model = model
+        self.config.is_encoder_decoder = not self.only_encoder
         for block in model.blocks:
             become(block, GradientCheckpointingLayer)
+
+    def mask_source(self, input_ids: Tensor, attention_mask: Tensor | None) -> Tensor:
+        """The source (b, s) with padding wherever attention is forbidden."""
+        if attention_mask is None:
+            return input_ids
+        return input_ids.masked_fill(attention_mask == 0, self.model.padding)
 
     def get_input_embeddings(self) -> TokenEmbedding:
         """The source's embedding, or the one whose token vectors it shares."""
@@ -127,6 +158,7 @@ class MultiBranchForConditionalGeneration(MultiBranchPreTrainedModel, Generation
     """The Multi-branch Attentive Transformer for translation and other generation."""
 
     model: MultiBranchTransformer
+    only_encoder = False
 
     def __init__(self, config: MultiBranchConfig) -> None:
         super().__init__(config)
@@ -148,12 +180,6 @@ class MultiBranchForConditionalGeneration(MultiBranchPreTrainedModel, Generation
         super().adjust_generation_fn(generation_config, auto, pipeline, name, **kwargs)
         if self.generation_config._from_model_config:
             self.generation_config = decoding_defaults(self.config, text_beside(name, **kwargs))
-
-    def mask_source(self, input_ids: Tensor, attention_mask: Tensor | None) -> Tensor:
-        """The source (b, s) with padding wherever attention is forbidden."""
-        if attention_mask is None:
-            return input_ids
-        return input_ids.masked_fill(attention_mask == 0, self.model.padding)
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
         """The target shifted by one, (b, t): what the decoder reads to predict `labels`."""
@@ -292,6 +318,29 @@ def _with_prefix(model: nn.Module, state_dict: dict[str, Any], prefix: str, *_: 
             state_dict[prefix + _PREFIX + own] = state_dict.pop(name)
 
 
+class MultiBranchEncoderModel(MultiBranchPreTrainedModel):
+    """Our encoder by itself: what a classifier of ours is without its classifier."""
+
+    model: MultiBranchEncoder
+
+    def __init__(self, config: MultiBranchConfig) -> None:
+        super().__init__(config)
+        self._hold(MultiBranchEncoder(**config.encoder_settings()))
+        self.post_init()
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        return_dict: bool | None = None,
+        **_: Any,
+    ) -> BaseModelOutput | tuple:
+        """The states (b, s, d) of the sequences of input_ids (b, s)."""
+        states = self.model(self.mask_source(input_ids, attention_mask))
+        output = BaseModelOutput(last_hidden_state=states)
+        return output.to_tuple() if return_dict is False else output
+
+
 class MultiBranchForSequenceClassification(MultiBranchPreTrainedModel):
     """Our encoder with a classifier on the mean of its states."""
 
@@ -312,8 +361,7 @@ class MultiBranchForSequenceClassification(MultiBranchPreTrainedModel):
         **_: Any,
     ) -> SequenceClassifierOutput | tuple:
         """Logits (b, labels) for the sequences of input_ids (b, s)."""
-        if attention_mask is not None:
-            input_ids = input_ids.masked_fill(attention_mask == 0, self.model.padding)
+        input_ids = self.mask_source(input_ids, attention_mask)
         there = (input_ids != self.model.padding).unsqueeze(-1)
         states = self.model(input_ids)
         mean = (states * there).sum(1) / there.sum(1).clamp(min=1)
@@ -321,3 +369,23 @@ class MultiBranchForSequenceClassification(MultiBranchPreTrainedModel):
         loss = None if labels is None else F.cross_entropy(logits, labels)
         output = SequenceClassifierOutput(loss=loss, logits=logits)
         return output.to_tuple() if return_dict is False else output
+
+
+class MultiBranchModel:
+    """What AutoModel makes: the encoder of a classifier, and else the encoder-decoder, whole."""
+
+    config_class = MultiBranchConfig
+
+    @classmethod
+    def from_pretrained(cls, *args: Any, config: MultiBranchConfig, **kwargs: Any) -> Any:
+        return cls._kind(config).from_pretrained(*args, config=config, **kwargs)
+
+    @classmethod
+    def _from_config(cls, config: MultiBranchConfig, **kwargs: Any) -> PreTrainedModel:
+        return cls._kind(config)._from_config(config, **kwargs)
+
+    @staticmethod
+    def _kind(config: MultiBranchConfig) -> type[MultiBranchPreTrainedModel]:
+        if config.only_encoder:
+            return MultiBranchEncoderModel
+        return MultiBranchForConditionalGeneration
