@@ -104,6 +104,23 @@ def test_saved_and_loaded_by_the_auto_classes(family, make_model, inputs, tmp_pa
     assert torch.equal(found, expected)
 
 
+@pytest.mark.parametrize("family", [name for name in FAMILIES if name != "marian"])
+def test_weights_on_disk_are_fetched_as_they_are_used(family, make_model, inputs, tmp_path):
+    branched = branch_out(make_model(family))
+    branched.save_pretrained(tmp_path)
+    auto = AutoModelForSeq2SeqLM if family in SEQ2SEQ else AutoModelForSequenceClassification
+    loaded = auto.from_pretrained(
+        tmp_path, device_map={"": "disk"}, offload_folder=tmp_path / "offloaded"
+    )
+    assert {layer.qkv_weight.device.type for layer in attention_layers(loaded)} == {"meta"}
+    with torch.no_grad():
+        expected, found = branched(**inputs(family)).logits, loaded(**inputs(family)).logits
+    assert torch.equal(found, expected)
+    if family in SEQ2SEQ:
+        given = {"input_ids": inputs(family)["input_ids"], "max_new_tokens": 6}
+        assert torch.equal(loaded.generate(**given), branched.generate(**given))
+
+
 def test_an_attention_that_branches_do_not_have_is_refused(make_model, tmp_path):
     branch_out(make_model("bert")).save_pretrained(tmp_path)
     with pytest.raises(ValueError, match=r"does not support .*flex_attention"):

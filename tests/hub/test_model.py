@@ -337,6 +337,27 @@ def test_a_model_is_not_split_over_devices():
     assert set(placed.values()) == {1}
 
 
+@pytest.mark.parametrize(
+    "place",
+    [
+        {"": "disk"},
+        {"model": "disk", "classifier": "cpu"},
+        {"model.embedding": "cpu", "model.encoder": "disk", "classifier": "cpu"},
+    ],
+)
+def test_offloading_is_refused_at_once(place, classifier, tmp_path):
+    with pytest.raises(ValueError, match="on one device as a whole and cannot be offloaded"):
+        AutoModelForSequenceClassification.from_pretrained(
+            tmp_path, device_map=place, offload_folder=tmp_path / "offloaded"
+        )
+    whole, _ = AutoModelForSequenceClassification.from_pretrained(
+        tmp_path, device_map={"": "cpu"}, output_loading_info=True
+    )
+    source, _ = sentences()
+    with torch.no_grad():
+        assert torch.equal(whole(source).logits, classifier(source).logits)
+
+
 def test_autoconfig_knows_the_settings(tmp_path):
     model = make()
     save_model(tmp_path / "model", model, None)

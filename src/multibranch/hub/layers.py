@@ -28,14 +28,24 @@ def _joined(kind: type, host: type) -> type:
     return type(f"{kind.__name__}{host.__name__}", (kind, host), {"__module__": kind.__module__})
 
 
+class BridgedAttention(MultiBranchAttention):
+    """Our layer, called as `attend` is.
+
+    Called, not read: what fetches a module's weights from elsewhere does so when it is called.
+    """
+
+    def forward(self, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor | None]:
+        return attend(self, *args, **kwargs)
+
+
 class BranchedAttention(nn.Module):
-    """An attention module whose work `branched`, a MultiBranchAttention, does.
+    """An attention module whose work `branched`, a layer of ours, does.
 
     The output projection is part of that; a family that keeps its own elsewhere has an identity
     there.
     """
 
-    branched: MultiBranchAttention
+    branched: BridgedAttention
 
     def forward(
         self,
@@ -53,8 +63,7 @@ class BranchedAttention(nn.Module):
         memory = encoder_hidden_states if key_value_states is None else key_value_states
         config = getattr(self, "config", None)
         eager = config is not None and config._attn_implementation == "eager"
-        return attend(
-            self.branched,
+        return self.branched(
             hidden_states,
             memory,
             mask=attention_mask,

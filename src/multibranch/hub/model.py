@@ -66,7 +66,7 @@ class MultiBranchPreTrainedModel(PreTrainedModel):
     def from_pretrained(
         cls, pretrained_model_name_or_path: Any, *args: Any, config: Any = None, **kwargs: Any
     ) -> Any:
-        """As `transformers` does, but of a model of another kind no weight is made up."""
+        """As `transformers` does, but only a model of this kind, and only onto one device."""
         said = config
         if not isinstance(said, PreTrainedConfig):
             where = config or pretrained_model_name_or_path
@@ -79,9 +79,17 @@ class MultiBranchPreTrainedModel(PreTrainedModel):
                 f"{pretrained_model_name_or_path} holds {kind}, whose weights are not those of a "
                 f"{cls.__name__}: load it with {auto}"
             )
-        return super().from_pretrained(
+        loaded = super().from_pretrained(
             pretrained_model_name_or_path, *args, config=config, **kwargs
         )
+        model = loaded[0] if isinstance(loaded, tuple) else loaded
+        places = {parameter.device for parameter in model.model.parameters()}
+        if len(places) > 1 or torch.device("meta") in places:
+            raise ValueError(
+                "the parts of this model read each other's weights, so that it lies on one device "
+                "as a whole and cannot be offloaded: give a device_map such as {'': 'cpu'}"
+            )
+        return loaded
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:

@@ -11,6 +11,7 @@ from multibranch.hub.families import Attention, Family, blocks, family_of, find,
 from multibranch.hub.layers import (
     BranchedAttention,
     BranchedBlock,
+    BridgedAttention,
     DroppedFirst,
     DroppedSecond,
     become,
@@ -73,7 +74,8 @@ def _exchange(block: nn.Module, place: Attention, branching: Branching, noise: f
         delattr(core, place.output.removeprefix(f"{place.core}."))
     else:
         replace(block, place.output, nn.Identity())
-    become(core, BranchedAttention).branched = layer.train(core.training)
+    layer = become(layer.train(core.training), BridgedAttention)
+    become(core, BranchedAttention).branched = layer
 
 
 def _one_branch(
