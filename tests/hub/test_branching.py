@@ -301,6 +301,8 @@ def test_a_folder_without_a_model_is_named(tmp_path):
     ("options", "message"),
     [
         ({"branches": 0}, "branches must be at least 1"),
+        ({"branches": 2.5}, "branches must be a whole number, not 2.5"),
+        ({"drop_branch": "0.3"}, "drop_branch must be a number, not .0.3"),
         ({"drop_branch": 1.0}, "drop_branch must be at least 0 and less than 1"),
         ({"layer_drop": -0.1}, "layer_drop"),
         ({"drop_ffn": 2.0}, "drop_ffn"),

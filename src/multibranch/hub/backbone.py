@@ -2,17 +2,19 @@
 
 import importlib.util
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from huggingface_hub import get_hf_file_metadata, hf_hub_url
 from huggingface_hub.errors import HfHubHTTPError
+from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 from transformers.utils import logging
 
-from multibranch.errors import UserError, interrupts_kept
+from multibranch.directory import CONFIG, WEIGHTS
+from multibranch.errors import UserError, counted, interrupts_kept, is_out_of_memory
 
 
 def locate(name: str | os.PathLike) -> str:
@@ -54,11 +56,8 @@ def load_backbone(name: str | os.PathLike, auto_class: Any, **load: Any) -> Any:
     place = locate(name)
     if "local_files_only" not in load:
         load |= ask_hub(name)
-    try:
-        with interrupts_kept():
-            return auto_class.from_pretrained(place, **load)
-    except (OSError, ValueError) as error:
-        raise _not_loaded(os.fspath(name), error) from None
+    with _in_a_sentence(lambda reason: _not_loaded(os.fspath(name), reason)):
+        return auto_class.from_pretrained(place, **load)
 
 
 def _answered(name: str) -> bool:
@@ -77,22 +76,42 @@ def load_classifier(folder: Path) -> tuple[Any, Any]:
 
     Weights that the folder lacks are an error: `transformers` would draw them at random.
     """
-    try:
-        with quietly(), interrupts_kept():
+    with quietly():
+        with _in_a_sentence(lambda reason: UserError(f"{folder} cannot be loaded: {reason}")):
+            _check_sizes(folder, AutoConfig.from_pretrained(folder, local_files_only=True))
             model, told = AutoModelForSequenceClassification.from_pretrained(
                 folder, use_safetensors=True, local_files_only=True, output_loading_info=True
             )
+        with _in_a_sentence(
+            lambda reason: UserError(f"the tokenizer in {folder} cannot be loaded: {reason}")
+        ):
             tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    except (OSError, ValueError, RuntimeError) as error:
-        raise UserError(f"{folder} cannot be loaded: {str(error).splitlines()[0]}") from None
     missing = sorted(told["missing_keys"])
     if missing:
         more = f", and {len(missing) - 1} more" if len(missing) > 1 else ""
-        raise UserError(
-            f"the weights in {folder} are not those that config.json describes: {missing[0]} is "
-            f"missing{more}"
-        )
+        raise _other_weights(folder, f"{missing[0]} is missing{more}")
     return model, tokenizer
+
+
+def _check_sizes(folder: Path, config: Any) -> None:
+    """Refuse layers that cannot be in the weights, however many, and labels without a name."""
+    weights = folder / WEIGHTS
+    layers = getattr(config, "num_hidden_layers", None)
+    if weights.is_file() and layers is not None:
+        with safe_open(weights, "pt") as file:
+            tensors = len(file.keys())
+        if not 0 < layers <= tensors:
+            raise _other_weights(folder, f"{counted(layers, 'layer')} for {tensors:,} tensors")
+    if set(config.id2label) != set(range(len(config.id2label))):
+        numbers = ", ".join(map(str, config.id2label))
+        raise UserError(
+            f'"id2label" in {folder / CONFIG} must number the labels from 0 on, without gaps, and '
+            f"has {numbers}"
+        )
+
+
+def _other_weights(folder: Path, how: str) -> UserError:
+    return UserError(f"the weights in {folder} are not those that {CONFIG} describes: {how}")
 
 
 @contextmanager
@@ -110,8 +129,36 @@ def quietly() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def _not_loaded(name: str, error: Exception) -> UserError:
-    reason = str(error).strip().splitlines()[0].rstrip(".: ") if str(error).strip() else repr(error)
+@contextmanager
+def _in_a_sentence(say: Callable[[str], UserError]) -> Iterator[None]:
+    """Inside, what `transformers` makes of a file is raised as `say` puts it.
+
+    Of any kind: what is damaged leads to errors of every sort there.
+    """
+    try:
+        with interrupts_kept():
+            yield
+    except UserError:
+        raise
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise
+        raise say(_reason(error)) from None
+
+
+def _reason(error: Exception) -> str:
+    """What an error says, on one line: its first, and the next where that ends in a colon."""
+    said = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if "ignore_mismatched_sizes" in str(error):  # it refers to a report that `quietly` leaves out
+        return f"its weights have other sizes than {CONFIG} says"
+    if isinstance(error, SafetensorError):
+        return f"its weights are damaged ({error})"
+    if not said or isinstance(error, KeyError):  # a key alone says nothing
+        return repr(error)
+    return (" ".join(said[:2]) if said[0].endswith(":") else said[0]).rstrip(".:, ")
+
+
+def _not_loaded(name: str, reason: str) -> UserError:
     if Path(name).is_dir():
         return UserError(f"the folder {name} holds no pretrained model: {reason}")
     return UserError(

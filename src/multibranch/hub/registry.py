@@ -32,7 +32,7 @@ class BranchedModel:
 
     def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
         super().__init__(config, *args, **kwargs)  # type: ignore[call-arg]
-        operate(self, Branching(**config.multibranch))  # type: ignore[arg-type]
+        operate(self, Branching.read(config.multibranch))  # type: ignore[arg-type]
 
     def _init_weights(self, module: Any) -> None:
         if isinstance(module, MultiBranchAttention):

@@ -1,7 +1,8 @@
 """The operation itself: exchange a model's attention layers, and set what training drops."""
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 import torch
 from torch import nn
@@ -31,12 +32,27 @@ class Branching:
     layer_drop: float = 0.0
 
     def __post_init__(self) -> None:
+        if type(self.branches) is not int:
+            raise UserError(f"branches must be a whole number, not {self.branches!r}")
         if self.branches < 1:
             raise UserError(f"branches must be at least 1, not {self.branches}")
         for name in ("drop_branch", "drop_ffn", "layer_drop"):
             rate = getattr(self, name)
+            if type(rate) not in (int, float):
+                raise UserError(f"{name} must be a number, not {rate!r}")
             if not 0 <= rate < 1:
                 raise UserError(f"{name} must be at least 0 and less than 1, not {rate}")
+
+    @classmethod
+    def read(cls, record: Any) -> "Branching":
+        """From the record in a configuration; one that is missing or damaged is a UserError."""
+        known = [field.name for field in fields(cls)]
+        if not isinstance(record, dict) or "family" not in record or not {*record} <= {*known}:
+            raise UserError(
+                'a branched model\'s configuration says under "multibranch" how it was branched '
+                f"out, {', '.join(known)}: not {record!r}"
+            )
+        return cls(**record)
 
 
 def operate(model: nn.Module, branching: Branching, *, noise: float = 0.0) -> None:
