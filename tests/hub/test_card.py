@@ -123,3 +123,16 @@ def test_a_score_without_signature_is_refused(folder):
 def test_a_folder_without_model_is_refused(tmp_path):
     with pytest.raises(UserError, match="no model directory"):
         model_card(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({}, "does not say its model_type"),
+        ({"model_type": "multibranch", "width": 8}, "its encoder_layers, decoder_layers, hidden,"),
+    ],
+)
+def test_a_configuration_of_no_model_is_refused(config, said, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UserError, match=said):
+        model_card(tmp_path)

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from multibranch import __version__
-from multibranch.directory import CONFIG, read_json
+from multibranch.directory import CONFIG, MODEL_TYPE, read_json
 from multibranch.errors import UserError
 
 CARD = "README.md"
@@ -53,6 +53,9 @@ def model_card(
     if not path.is_file():
         raise UserError(f"{folder} is no model directory: it has no {CONFIG}")
     config = read_json(path)
+    missing = [name for name in _needed(config) if name not in config]
+    if missing:
+        raise UserError(f"{path} describes no model: it does not say its {', '.join(missing)}")
     title = title or Path(folder).resolve().name
     measured = {name: _measured(name, score) for name, score in (scores or {}).items()}
     sections = [
@@ -68,6 +71,13 @@ def model_card(
     return "\n".join(sections)
 
 
+def _needed(config: dict[str, Any]) -> tuple[str, ...]:
+    """The keys of a configuration that a card tells of."""
+    own = ("encoder_layers", "decoder_layers", "width", "hidden", "heads", "branches")
+    is_own = config.get("model_type") == MODEL_TYPE
+    return ("model_type", *((*own, "drop_branch") if is_own else ()))
+
+
 def _measured(name: str, score: Any) -> tuple[float, str]:
     value, signature = getattr(score, "value", None), getattr(score, "signature", None)
     if value is None or not signature:
@@ -77,7 +87,7 @@ def _measured(name: str, score: Any) -> tuple[float, str]:
 
 def _task(config: dict[str, Any]) -> str:
     architecture = (config.get("architectures") or [""])[0]
-    if architecture.endswith("ForSequenceClassification"):
+    if str(architecture).endswith("ForSequenceClassification"):
         return "text-classification"
     if config.get("is_encoder_decoder"):
         return {"translation": "translation"}.get(
@@ -107,8 +117,8 @@ def _front_matter(
 def _what_it_is(config: dict[str, Any]) -> str:
     if config.get("multibranch"):
         return _branched(config["multibranch"])
-    if config.get("model_type") != "multibranch":
-        return f"A {config.get('model_type')} model."
+    if config["model_type"] != MODEL_TYPE:
+        return f"A {config['model_type']} model."
     layers = f"{config['encoder_layers']} encoder"
     if config.get("is_encoder_decoder", True):
         layers += f" and {config['decoder_layers']} decoder"
