@@ -130,3 +130,23 @@ def test_the_seq2seq_collator_makes_decoder_inputs(folder):
         length = int((labels != -100).sum())
         assert row[1:length].tolist() == labels[: length - 1].tolist()
     assert model(**batch).loss > 0
+
+
+def test_the_vocabulary_takes_no_further_tokens(folder):
+    tokenizer = MultiBranchTokenizer.from_pretrained(folder)
+    tokenizer.add_tokens(["<s>", "</s>"])
+    before = tokenizer(LINES)["input_ids"]
+    for add in (
+        lambda: tokenizer.add_tokens("zebra"),
+        lambda: tokenizer.add_tokens(["the"]),  # a token, but not one that is cut out of texts
+        lambda: tokenizer.add_special_tokens({"additional_special_tokens": ["<zebra>"]}),
+    ):
+        with pytest.raises(ValueError, match="text pipeline and takes no further token such as"):
+            add()
+    assert tokenizer(LINES)["input_ids"] == before
+
+
+def test_a_folder_without_text_files_is_said_so(folder):
+    (folder / "text.json").unlink()
+    with pytest.raises(ValueError, match=r"a model directory that has its text\.json"):
+        AutoTokenizer.from_pretrained(folder)

@@ -8,9 +8,9 @@ target side is `text_target`, and what is decoded.
 from pathlib import Path
 from typing import Any
 
-from transformers import PreTrainedTokenizerFast
+from transformers import AddedToken, PreTrainedTokenizerFast
 
-from multibranch.text import TextPipeline
+from multibranch.text import SPECIAL_TOKENS, TextPipeline
 
 
 class MultiBranchTokenizer(PreTrainedTokenizerFast):
@@ -22,11 +22,23 @@ class MultiBranchTokenizer(PreTrainedTokenizerFast):
     def __init__(self, *args: Any, text_file: str | None = None, **kwargs: Any) -> None:
         if text_file is None:
             raise ValueError(
-                "MultiBranchTokenizer is loaded from a model directory, with from_pretrained"
+                "MultiBranchTokenizer is loaded, with from_pretrained, from a model directory that "
+                "has its text.json"
             )
         self._pipeline = TextPipeline.load(Path(text_file).parent)
         self._side = "source"
         super().__init__(*args, **kwargs)
+
+    def add_tokens(self, new_tokens: Any, special_tokens: bool = False) -> int:
+        """Only the special ones that there are: for others the model has no vectors."""
+        asked = [new_tokens] if isinstance(new_tokens, str | AddedToken) else new_tokens or []
+        new = [str(token) for token in asked if str(token) not in SPECIAL_TOKENS]
+        if new:
+            raise ValueError(
+                f"the vocabulary belongs to the model's text pipeline and takes no further token "
+                f"such as {new[0]!r}: prepare the data with another one, and train"
+            )
+        return super().add_tokens(new_tokens, special_tokens=special_tokens)
 
     def _switch_to_input_mode(self) -> None:
         self._use_side("source")
