@@ -306,11 +306,24 @@ def test_a_folder_without_a_model_is_named(tmp_path):
         ({"drop_branch": 1.0}, "drop_branch must be at least 0 and less than 1"),
         ({"layer_drop": -0.1}, "layer_drop"),
         ({"drop_ffn": 2.0}, "drop_ffn"),
+        ({"noise": -0.1}, "noise must be a number of at least 0, not -0.1"),
+        ({"noise": float("nan")}, "noise must be a number of at least 0, not nan"),
     ],
 )
 def test_impossible_settings_are_refused(options, message, make_model):
     with pytest.raises(UserError, match=message):
         branch_out(make_model("bert"), **options)
+
+
+@pytest.mark.parametrize("extra", ["auto_class", "drop_rate"])
+def test_what_a_model_has_no_use_for_is_not_passed_over(extra, make_model):
+    with pytest.raises(TypeError, match=f"of a model takes no argument {extra}"):
+        branch_out(make_model("bert"), **{extra: AutoModel})
+
+
+def test_a_name_that_is_empty_is_refused():
+    with pytest.raises(UserError, match="the name of the pretrained model is empty"):
+        branch_out("")
 
 
 def test_equal_branches_that_would_stay_equal_are_warned_of(make_model):

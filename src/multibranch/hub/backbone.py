@@ -24,6 +24,8 @@ def locate(name: str | os.PathLike) -> str:
     path is refused at once; the hub would be asked for it again and again.
     """
     name = os.fspath(name)
+    if not name:
+        raise UserError("the name of the pretrained model is empty: give its folder, or its name")
     if not Path(name).is_dir() and (name.startswith(("/", ".", "~")) or name.count("/") > 1):
         raise UserError(f"there is no folder {name}: give the folder of a pretrained model")
     if Path(name).is_dir() or "/" in name or "." in name:

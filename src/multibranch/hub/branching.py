@@ -1,6 +1,7 @@
 """Branch out a pretrained model of `transformers` (the paper's Section 6)."""
 
 import copy
+import math
 import os
 import warnings
 from typing import Any
@@ -46,7 +47,12 @@ def branch_out(
             AutoModelForSequenceClassification; the class that the model was saved as unless given.
         load: with a name, further arguments of `from_pretrained`.
     """
+    if type(noise) not in (int, float) or not 0 <= noise < math.inf:
+        raise UserError(f"noise must be a number of at least 0, not {noise!r}")
     if isinstance(model_or_name, PreTrainedModel):
+        passed_over = [*([] if auto_class is None else ["auto_class"]), *load]
+        if passed_over:
+            raise TypeError(f"branch_out of a model takes no argument {', '.join(passed_over)}")
         check_unbranched(model_or_name, model_or_name.config.model_type)
         family_of(model_or_name.config.model_type)
         model = copy.deepcopy(model_or_name)
