@@ -136,14 +136,14 @@ def read_config(folder: str | Path) -> dict[str, Any]:
     path = config_path(folder)
     config = read_json(path)
     classifies = "ForSequenceClassification" in str(config.get("architectures"))
-    hint = ": it is a classifier, for `multibranch classify`" if classifies else ""
     if config.get("model_type") != MODEL_TYPE:
         raise UserError(
             f"{path} describes a model of type {config.get('model_type')!r}, not {MODEL_TYPE!r}"
-            + hint
+            + (": it is a classifier, for `multibranch classify`" if classifies else "")
         )
     if classifies or config.get("is_encoder_decoder") is False:
-        raise UserError(f"{path} describes an encoder by itself, not an encoder-decoder{hint}")
+        what = "a classifier" if classifies else "an encoder by itself"
+        raise UserError(f"{path} describes {what}, not an encoder-decoder")
     return config
 
 

@@ -254,6 +254,20 @@ def test_classification_saves_loads_and_ignores_padding(tmp_path):
     torch.testing.assert_close(loss, expected)
 
 
+def test_one_label_is_a_number_and_floats_are_several_labels():
+    source, _ = sentences()
+    wanted = torch.tensor([0.5, -1.0, 2.0])
+    model = MultiBranchForSequenceClassification(MultiBranchConfig(**SMALL, num_labels=1)).eval()
+    found = model(source, labels=wanted)
+    expected = torch.nn.functional.mse_loss(found.logits.squeeze(1), wanted)
+    torch.testing.assert_close(found.loss, expected)
+    several = torch.tensor([[0.0, 1.0], [1.0, 1.0], [0.0, 0.0]])
+    model = MultiBranchForSequenceClassification(MultiBranchConfig(**SMALL, num_labels=2)).eval()
+    found = model(source, labels=several)
+    expected = torch.nn.functional.binary_cross_entropy_with_logits(found.logits, several)
+    torch.testing.assert_close(found.loss, expected)
+
+
 @pytest.fixture
 def classifier(tmp_path) -> MultiBranchForSequenceClassification:
     """A classifier of ours, saved in tmp_path."""
@@ -309,7 +323,7 @@ def test_no_weights_are_made_up_for_a_model_of_another_kind(classifier, tmp_path
 
 
 def test_commands_and_cards_know_a_classifier_of_ours(classifier, tmp_path):
-    with pytest.raises(UserError, match=r"an encoder by itself, .* for `multibranch classify`"):
+    with pytest.raises(UserError, match="describes a classifier, not an encoder-decoder"):
         read_config(tmp_path)
     card = model_card(tmp_path)
     assert "with 2 encoder blocks" in card

@@ -368,13 +368,19 @@ class MultiBranchForSequenceClassification(MultiBranchPreTrainedModel):
         return_dict: bool | None = None,
         **_: Any,
     ) -> SequenceClassifierOutput | tuple:
-        """Logits (b, labels) for the sequences of input_ids (b, s)."""
+        """Logits (b, labels) for the sequences of input_ids (b, s).
+
+        The loss for labels (b,) is that of `transformers`: one label is a number to be met, and
+        floats (b, labels) are labels of which several may hold.
+        """
         input_ids = self.mask_source(input_ids, attention_mask)
         there = (input_ids != self.model.padding).unsqueeze(-1)
         states = self.model(input_ids)
         mean = (states * there).sum(1) / there.sum(1).clamp(min=1)
         logits = self.classifier(F.dropout(mean, self.config.dropout, self.training))
-        loss = None if labels is None else F.cross_entropy(logits, labels)
+        loss = None
+        if labels is not None:
+            loss = self.loss_function(labels=labels, pooled_logits=logits, config=self.config)
         output = SequenceClassifierOutput(loss=loss, logits=logits)
         return output.to_tuple() if return_dict is False else output
 
