@@ -284,6 +284,13 @@ def test_workers_and_threads_give_the_same(folder, engine, sentences, same):
     same(one.generate(sentences, **how), wanted)
 
 
+@pytest.mark.parametrize("how", ["threads", "workers"])
+def test_threads_and_workers_are_at_least_one(folder, how):
+    for number in (0, -1):
+        with pytest.raises(UserError, match=f"{how} must be at least 1, not {number}"):
+            CTranslate2Engine.load(folder, **{how: number})
+
+
 def test_a_model_directory_is_told_to_export(directory):
     with pytest.raises(UserError, match=r"multibranch export .* --format ctranslate2"):
         CTranslate2Engine.load(directory)

@@ -121,6 +121,9 @@ class CTranslate2Engine(Translator):
         text = TextPipeline.load(folder)
         _check_vocabularies(folder, text)
         where = _device(ctranslate2, str(device))
+        for name, number in (("threads", threads), ("workers", workers)):
+            if number is not None and number < 1:
+                raise UserError(f"{name} must be at least 1, not {number}")
         threads = threads or torch.get_num_threads()
         workers = workers or (threads if where == "cpu" else 1)
         try:
