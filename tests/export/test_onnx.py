@@ -197,6 +197,31 @@ def test_a_classifier_of_transformers(tmp_path, text, kind, types):
         np.testing.assert_allclose(ours, wanted, atol=1e-5)
 
 
+def test_a_classifier_in_half_precision_is_written_in_float32_and_stays(tmp_path):
+    pytest.importorskip("transformers", reason="transformers is not installed")
+    pytest.importorskip("onnxscript", reason="onnxscript is not installed")
+    model = small_classifier("branched").bfloat16().train()
+    export_onnx_classifier(model, None, tmp_path / "out")
+    assert (model.dtype, model.training) == (torch.bfloat16, True)
+    ids = np.array([[5, 6, 7]], dtype=np.int32)
+    found = OnnxModel(tmp_path / "out", threads=1).logits(ids, np.ones_like(ids))
+    assert found.dtype == np.float32
+    with torch.inference_mode():
+        wanted = model.float().eval()(torch.from_numpy(ids).long()).logits
+    np.testing.assert_allclose(found, wanted.numpy(), atol=1e-5)
+
+
+def test_a_classifier_s_vocabulary_is_its_encoder_s(tmp_path):
+    pytest.importorskip("onnxscript", reason="onnxscript is not installed")
+    hub = pytest.importorskip("multibranch.hub", reason="transformers is not installed")
+    sizes = {"width": 16, "hidden": 8, "heads": 2, "encoder_layers": 1, "branches": 2}
+    config = hub.MultiBranchConfig(source_vocabulary=12, target_vocabulary=400, **sizes)
+    model = hub.MultiBranchForSequenceClassification(config)
+    export_onnx_classifier(model, None, tmp_path / "out")
+    said = json.loads((tmp_path / "out" / "multibranch.json").read_text())
+    assert said["largest_difference"] < 1e-5
+
+
 # -- What is refused, before anything is written ---------------------------------------------------
 
 

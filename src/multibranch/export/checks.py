@@ -82,19 +82,21 @@ def checked_onnx(
 
 @torch.inference_mode()
 def checked_classifier(folder: Path, model: Any, *, tell: Tell = untold) -> float | None:
-    """The same for a classifier of `transformers`: its logits, with and without padding."""
+    """The same for a classifier of `transformers`: its logits, with and without padding.
+
+    model: on the CPU, in evaluation mode and float32.
+    """
     if not _can_run_onnx(tell):
         return None
     run = OnnxModel(folder, threads=1)
     padding = model.config.pad_token_id or 0
-    ids = _padded(_sequences(model.config.vocab_size, seed=1), padding)
+    ids = _padded(_sequences(len(model.get_input_embeddings().weight), seed=1), padding)
     mask = _padded([[1] * length for length in _LENGTHS], 0)
     inputs = {"input_ids": ids, "attention_mask": mask}
     if run.takes_types:
         inputs["token_type_ids"] = (torch.arange(ids.shape[1]) > 2).long() * mask
     given = torch.from_numpy(run.logits(*(tensor.numpy() for tensor in inputs.values())))
-    wanted = model.cpu()(**inputs).logits.float()
-    return _judged(given, wanted, "onnxruntime", exact=True)
+    return _judged(given, model(**inputs).logits, "onnxruntime", exact=True)
 
 
 def _can_run_onnx(tell: Tell) -> bool:

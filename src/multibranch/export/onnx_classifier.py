@@ -6,6 +6,7 @@ classifier.onnx   input_ids (b, s), attention_mask (b, s), 1 where there is a to
 """
 
 import contextlib
+import copy
 import logging
 import warnings
 from collections.abc import Iterator, Sequence
@@ -35,7 +36,7 @@ _INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 def export_onnx_classifier(
     model: Any, tokenizer: Any, folder: str | Path, *, tell: Tell = untold
 ) -> Path:
-    """Write a classifier's graph and its tokenizer; whole or not at all.
+    """Write a classifier's graph, in float32, and its tokenizer; whole or not at all.
 
     Args:
         model: a …ForSequenceClassification of `transformers`.
@@ -48,24 +49,20 @@ def export_onnx_classifier(
     if not type(model).__name__.endswith("ForSequenceClassification"):
         raise UserError(f"{type(model).__name__} is no classifier: it has no logits over labels")
     check_finite(model)
-    was_training = model.training
-    model.eval()
-    try:
-        with written_folder(folder) as new:
-            tell("tracing the model and writing classifier.onnx")
-            _write(model, new / "classifier.onnx", inputs=_inputs(tokenizer))
-            if tokenizer is not None:
-                tokenizer.save_pretrained(new)
-            labels = [model.config.id2label[number] for number in range(model.config.num_labels)]
-            describe(
-                new,
-                format=FORMAT,
-                architecture=type(model).__name__,
-                labels=labels,
-                largest_difference=checked_classifier(new, model, tell=tell),
-            )
-    finally:
-        model.train(was_training)
+    plain = copy.deepcopy(model).float().cpu().eval()  # the model itself stays as it is
+    with written_folder(folder) as new:
+        tell("tracing the model and writing classifier.onnx")
+        _write(plain, new / "classifier.onnx", inputs=_inputs(tokenizer))
+        if tokenizer is not None:
+            tokenizer.save_pretrained(new)
+        labels = [plain.config.id2label[number] for number in range(plain.config.num_labels)]
+        describe(
+            new,
+            format=FORMAT,
+            architecture=type(plain).__name__,
+            labels=labels,
+            largest_difference=checked_classifier(new, plain, tell=tell),
+        )
     return folder
 
 
@@ -88,7 +85,7 @@ def _inputs(tokenizer: Any) -> list[str]:
 
 
 def _write(model: Any, path: Path, *, inputs: Sequence[str]) -> None:
-    ids = torch.arange(4, 18).remainder(model.config.vocab_size).view(2, 7)
+    ids = torch.arange(4, 18).remainder(len(model.get_input_embeddings().weight)).view(2, 7)
     free = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
     size = sum(weight.numel() * weight.element_size() for weight in model.state_dict().values())
     with _quietly():

@@ -19,7 +19,7 @@ class OnnxModel:
         cache = model.start(source)         source (b, s), padded with <pad>
         logits = model.step(ids, cache)     ids (b, t) → (b, t, V); first <s>, then what was chosen
 
-    An encoder by itself has `states`, a classifier `logits`.
+    An encoder by itself has `states`, a classifier `logits`. Ids may be of any integer type.
     """
 
     def __init__(self, folder: str | Path, *, threads: int = 0) -> None:
@@ -43,7 +43,7 @@ class OnnxModel:
     def states(self, ids: np.ndarray) -> np.ndarray:
         """The encoder's states (b, s, d) for ids (b, s)."""
         session = self._session("encoder")
-        return session.run(["states"], {session.get_inputs()[0].name: ids})[0]
+        return session.run(["states"], {session.get_inputs()[0].name: _whole(ids)})[0]
 
     def logits(
         self, ids: np.ndarray, mask: np.ndarray, types: np.ndarray | None = None
@@ -54,9 +54,9 @@ class OnnxModel:
         graphs that have this input.
         """
         session = self._session("classifier")
-        given = {"input_ids": ids, "attention_mask": mask}
+        given = {"input_ids": _whole(ids), "attention_mask": _whole(mask)}
         if self.takes_types:
-            given["token_type_ids"] = np.zeros_like(ids) if types is None else types
+            given["token_type_ids"] = _whole(np.zeros_like(ids) if types is None else types)
         return session.run(["logits"], given)[0]
 
     @property
@@ -69,7 +69,7 @@ class OnnxModel:
         """The cache for decoding sources (b, s): what every step is given beside its ids."""
         encoder = self._session("encoder")
         names = [output.name for output in encoder.get_outputs()]
-        cache = dict(zip(names, encoder.run(None, {"source": source})))
+        cache = dict(zip(names, encoder.run(None, {"source": _whole(source)})))
         del cache["states"]
         for given in self._session("decoder").get_inputs():
             if given.name.startswith("past_"):
@@ -81,7 +81,7 @@ class OnnxModel:
         """Logits (b, t, V) after each of ids (b, t); the cache remembers them."""
         decoder = self._session("decoder")
         names = [output.name for output in decoder.get_outputs()]
-        results = dict(zip(names, decoder.run(None, {"ids": ids, **cache})))
+        results = dict(zip(names, decoder.run(None, {"ids": _whole(ids), **cache})))
         logits = results.pop("logits")
         cache.update({name.replace("present_", "past_"): r for name, r in results.items()})
         return logits
@@ -90,3 +90,8 @@ class OnnxModel:
         if name not in self.sessions:
             raise UserError(f"this exported model has no {name}.onnx")
         return self.sessions[name]
+
+
+def _whole(numbers: np.ndarray) -> np.ndarray:
+    """As the graphs take them: int64, which is not NumPy's own size everywhere."""
+    return np.asarray(numbers).astype(np.int64, casting="same_kind", copy=False)
