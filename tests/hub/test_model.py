@@ -163,6 +163,24 @@ def test_a_loss_is_of_the_encoders_outputs_where_they_are_given():
         model(labels=labels)
 
 
+@pytest.mark.parametrize("name", ["output_attentions", "output_hidden_states", "inputs_embeds"])
+def test_what_our_models_do_not_have_is_not_passed_over(name, classifier):
+    model = MultiBranchForConditionalGeneration(MultiBranchConfig(**SMALL)).eval()
+    source, target = sentences()
+    for call in (
+        lambda **asked: model(input_ids=source, decoder_input_ids=target, **asked),
+        lambda **asked: model.get_encoder()(source, **asked),
+        lambda **asked: MultiBranchEncoderModel(classifier.config)(source, **asked),
+        lambda **asked: classifier(source, **asked),
+    ):
+        call(**{name: None})
+        with pytest.raises(ValueError, match=f"has no {name}: it reads ids"):
+            call(**{name: torch.ones(3, 7, 32) if name == "inputs_embeds" else True})
+    call(output_attentions=False)
+    with pytest.raises(ValueError, match="has no output_attentions"):
+        model.generate(input_ids=source, output_attentions=True, return_dict_in_generate=True)
+
+
 def test_a_cache_that_is_given_is_filled_though_it_is_empty():
     model = MultiBranchForConditionalGeneration(MultiBranchConfig(**SMALL)).eval()
     source, target = sentences()

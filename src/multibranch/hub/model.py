@@ -46,6 +46,8 @@ from multibranch.nn.embedding import TokenEmbedding
 
 _PREFIX = "model."
 _IGNORED = -100  # the label that no loss counts, by the convention of transformers
+# What other models of `transformers` are asked for, and ours would pass over.
+_NOT_HERE = ("inputs_embeds", "decoder_inputs_embeds", "output_attentions", "output_hidden_states")
 
 
 class MultiBranchPreTrainedModel(PreTrainedModel):
@@ -110,6 +112,15 @@ class MultiBranchPreTrainedModel(PreTrainedModel):
         for block in model.blocks:
             become(block, GradientCheckpointingLayer)
 
+    def refuse(self, others: Mapping[str, Any]) -> None:
+        """Refuse by name, of the further arguments of a call, what these models do not have."""
+        for name in _NOT_HERE:
+            if others.get(name) is not None and others[name] is not False:
+                raise ValueError(
+                    f"{type(self).__name__} has no {name}: it reads ids, and multibranch.decoding "
+                    "shows the attention of its branches"
+                )
+
     def mask_source(self, input_ids: Tensor, attention_mask: Tensor | None) -> Tensor:
         """The source (b, s) with padding wherever attention is forbidden."""
         if attention_mask is None:
@@ -154,8 +165,11 @@ class _Encoder:
         self._model = model
 
     def forward(
-        self, input_ids: Tensor, attention_mask: Tensor | None = None, **_: Any
+        self, input_ids: Tensor | None = None, attention_mask: Tensor | None = None, **others: Any
     ) -> BaseModelOutput:
+        self._model.refuse(others)
+        if input_ids is None:
+            raise ValueError("give input_ids, or what the encoder made of them")
         source = self._model.mask_source(input_ids, attention_mask)
         return BaseModelOutput(last_hidden_state=self._model.model.encode(source).states)
 
@@ -206,13 +220,14 @@ class MultiBranchForConditionalGeneration(MultiBranchPreTrainedModel, Generation
         labels: Tensor | None = None,
         use_cache: bool | None = None,
         return_dict: bool | None = None,
-        **_: Any,
+        **others: Any,
     ) -> Seq2SeqLMOutput | tuple:
         """Logits (b, t, V) for the token after each of decoder_input_ids (b, t).
 
         The source is input_ids (b, s), or what the encoder made of it. With labels (b, t) there is
         a loss, and decoder_input_ids follow from them.
         """
+        self.refuse(others)
         if decoder_input_ids is None:
             if labels is None:
                 raise ValueError("give decoder_input_ids, or labels from which they follow")
@@ -341,9 +356,10 @@ class MultiBranchEncoderModel(MultiBranchPreTrainedModel):
         input_ids: Tensor,
         attention_mask: Tensor | None = None,
         return_dict: bool | None = None,
-        **_: Any,
+        **others: Any,
     ) -> BaseModelOutput | tuple:
         """The states (b, s, d) of the sequences of input_ids (b, s)."""
+        self.refuse(others)
         states = self.model(self.mask_source(input_ids, attention_mask))
         output = BaseModelOutput(last_hidden_state=states)
         return output.to_tuple() if return_dict is False else output
@@ -366,13 +382,14 @@ class MultiBranchForSequenceClassification(MultiBranchPreTrainedModel):
         attention_mask: Tensor | None = None,
         labels: Tensor | None = None,
         return_dict: bool | None = None,
-        **_: Any,
+        **others: Any,
     ) -> SequenceClassifierOutput | tuple:
         """Logits (b, labels) for the sequences of input_ids (b, s).
 
         The loss for labels (b,) is that of `transformers`: one label is a number to be met, and
         floats (b, labels) are labels of which several may hold.
         """
+        self.refuse(others)
         input_ids = self.mask_source(input_ids, attention_mask)
         there = (input_ids != self.model.padding).unsqueeze(-1)
         states = self.model(input_ids)
