@@ -317,6 +317,7 @@ def test_a_folder_of_another_format_is_refused(tmp_path, text, trained):
         ("multibranch.json", "remove", "no exported model"),
         ("multibranch.json", "truncate", "no JSON file"),
         ("multibranch.json", {"positions": "many"}, "says no number of positions"),
+        ("multibranch.json", {"positions": True}, "says no number of positions"),
         ("multibranch.json", {"positions": 64, "decoding": {"beam": 0}}, "beam must be at least 1"),
         ("multibranch.json", {"positions": 64, "decoding": {"beam": "five"}}, "no set of search"),
         ("config.json", "truncate", "CTranslate2 cannot load"),

@@ -377,7 +377,7 @@ def _described(folder: Path) -> dict[str, Any]:
     """The folder's description, its numbers checked."""
     said = read_description(folder, format=FORMAT)
     positions, path = said.get("positions"), folder / EXPORTED
-    if not isinstance(positions, int) or positions < 1:
+    if type(positions) is not int or positions < 1:
         raise UserError(f"{path} is damaged: it says no number of positions")
     return {"positions": positions, "decoding": read_options(said.get("decoding"), path)}
 
