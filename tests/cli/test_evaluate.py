@@ -291,6 +291,42 @@ def test_data_prepared_for_another_task_are_refused(
     assert called(capsys, "evaluate", *words)[0] == 0
 
 
+@pytest.mark.parametrize(
+    ("held", "refused"),
+    [
+        (("en", "va"), "en → va"),
+        (("de", "en"), "de → en"),
+        (("va", "fr"), "va → fr"),
+        (("", "fr"), "? → fr"),
+        (("va", "en"), None),
+        (("va", ""), None),
+        (("", ""), None),
+    ],
+)
+def test_data_of_other_languages_are_refused_where_both_sides_say_theirs(
+    models: list[Path],
+    data: PreparedData,
+    tmp_path: Path,
+    held: tuple[str, str],
+    refused: str | None,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    other = shutil.copytree(data.folder, tmp_path / "other")
+    settings = json.loads((other / "text.json").read_text())
+    settings["source"], settings["target"] = held
+    (other / "text.json").write_text(json.dumps(settings))
+    words = (models[0], "--data", other, "--limit", 1)
+    status, out, error = called(capsys, "evaluate", *words)
+    if refused is None:
+        assert status == 0
+    else:
+        assert (status, out) == (2, "")
+        assert error == (
+            f"multibranch evaluate: {other} holds pairs {refused}, and {models[0]} is for va → en: "
+            "give --data a folder of those languages, in that direction\n"
+        )
+
+
 @pytest.mark.parametrize("option", [["--compare"], []])
 @pytest.mark.parametrize(
     ("wrong", "said"),

@@ -9,8 +9,8 @@
 BLEU comes twice: as sacreBLEU computes it on detokenised text, and as multi-bleu.perl does on
 tokenised text, each with its signature; chrF and TER are sacreBLEU's. A model that writes code is
 scored by sentence BLEU, exact match and the share of outputs that parse; a classifier by the scores
-of its task, on its validation split unless told otherwise. A corpus that was prepared for another
-task than the model's is refused.
+of its task, on its validation split unless told otherwise. A corpus of another task, of other
+languages or of the other direction than the model's is refused.
 
 The table and --json name the precision that was decoded in, the branches if they were chosen, and
 how many of the split's sentences were scored: in JSON "sentences" ("outputs" of code) of

@@ -15,6 +15,7 @@ from multibranch.errors import UserError
 from multibranch.metrics import Score, bleu, chrf, multi_bleu, paired_bootstrap, summarise, ter
 from multibranch.text import TextPipeline
 from multibranch.text.code import LANGUAGES
+from multibranch.text.pipeline import SIDES
 
 
 @dataclass
@@ -53,10 +54,17 @@ def task_of(folder: str | Path) -> str:
 def data_of(folder: str | Path, given: str | None = None) -> PreparedData:
     """The prepared corpus to evaluate a model directory on: the one given, or its training's.
 
-    One that was prepared for another task than the model's is a UserError.
+    One of another task or of other languages than the model's is a UserError.
     """
     data = _own_data(folder) if given is None else PreparedData.open(given)
-    _check_same_task(folder, data)
+    if data.manifest.get("kind") == "classification":
+        raise UserError(
+            f"{data.folder} holds labelled texts, for classifiers: give --data a folder of pairs "
+            f"for {folder}"
+        )
+    text = load_text(folder)
+    _check_same_task(folder, text, data)
+    _check_same_languages(folder, text, data)
     return data
 
 
@@ -74,30 +82,36 @@ def _own_data(folder: str | Path) -> PreparedData:
     return PreparedData.open(place)
 
 
-def _check_same_task(folder: str | Path, data: PreparedData) -> None:
-    """Refuse labelled texts, programs for a model that translates, and the reverse.
+def _check_same_task(folder: str | Path, text: TextPipeline, data: PreparedData) -> None:
+    """Refuse programs for a model that translates, and the reverse.
 
     What counts is what both write, not config.json's task: a model may have learnt to write
     programs as translations.
     """
-    if data.manifest.get("kind") == "classification":
-        raise UserError(
-            f"{data.folder} holds labelled texts, for classifiers: give --data a folder of pairs "
-            f"for {folder}"
-        )
-    (held, languages), (written, own) = _task_of_text(data.text), _task_of_text(load_text(folder))
+    held, written = (
+        "code" if each.settings.target in LANGUAGES else "translation" for each in (data.text, text)
+    )
     if held != written:
         raise UserError(
-            f"{data.folder} was prepared for the task {held} ({languages}), and {folder} is for "
-            f"{written} ({own}): give --data a folder of that task"
+            f"{data.folder} was prepared for the task {held} ({_direction(data.text)}), and "
+            f"{folder} is for {written} ({_direction(text)}): give --data a folder of that task"
         )
 
 
-def _task_of_text(text: TextPipeline) -> tuple[str, str]:
-    """What pairs of such text are for, translation or code, and their languages."""
-    settings = text.settings
-    task = "code" if settings.target in LANGUAGES else "translation"
-    return task, f"{settings.source} → {settings.target}"
+def _check_same_languages(folder: str | Path, text: TextPipeline, data: PreparedData) -> None:
+    """Refuse other languages, and the other direction; who does not name a language takes any."""
+    for side in SIDES:
+        held, own = data.text.settings.language(side), text.settings.language(side)
+        if held and own and held != own:
+            raise UserError(
+                f"{data.folder} holds pairs {_direction(data.text)}, and {folder} is for "
+                f"{_direction(text)}: give --data a folder of those languages, in that direction"
+            )
+
+
+def _direction(text: TextPipeline) -> str:
+    """Both languages of a text, for a message."""
+    return " → ".join(text.settings.language(side) or "?" for side in SIDES)
 
 
 def checked_data(
