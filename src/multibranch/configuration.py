@@ -20,6 +20,8 @@ from multibranch.errors import UserError
 
 Section = TypeVar("Section")
 
+ABOVE_0 = math.nextafter(0, 1)  # the least of a range without its 0
+
 
 def load(kind: type[Section], path: str | Path, overrides: Sequence[str] = ()) -> Section:
     """Read a YAML file into the dataclass `kind`, then apply `--section.key value` overrides."""
@@ -110,11 +112,15 @@ def check_range(name: str, value: Any, limits: tuple[float, float]) -> None:
     """Refuse a number, or one in a list, that is not at least the first and below the second."""
     least, below = limits
     for number in value if isinstance(value, list) else [value]:
-        if number is not None and not least <= number < below:
-            # One just above a round number is there to let that number in.
-            word = "at most" if float(f"{below:g}") < below else "below"
-            limit = f" and {word} {below:g}" if below < math.inf else ""
-            raise UserError(f"{name} must be at least {least:g}{limit}, not {number}")
+        if number is None or least <= number < below:
+            continue
+        if isinstance(number, float) and not math.isfinite(number):
+            raise UserError(f"{name} must be a finite number, not {number}")
+        from_here = "above 0" if least == ABOVE_0 else f"at least {least:g}"
+        # One just above a round number is there to let that number in.
+        word = "at most" if float(f"{below:g}") < below else "below"
+        limit = f" and {word} {below:g}" if below < math.inf else ""
+        raise UserError(f"{name} must be {from_here}{limit}, not {number}")
 
 
 def _parse(text: str, *, where: str) -> Any:

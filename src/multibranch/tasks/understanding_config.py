@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from multibranch.configuration import check_ranges
+from multibranch.configuration import ABOVE_0, check_ranges
 from multibranch.errors import UserError
 from multibranch.metrics.classification import accuracy, f1, matthews
 from multibranch.tasks.understanding_data import Columns, Corpus
@@ -115,9 +115,6 @@ class UnderstandingConfig:
         if not corpus.scores:
             raise UserError(f"data.scores is empty: name at least one of {', '.join(SCORES)}")
         check_ranges(self, RANGES)
-        for name in ("learning_rate", "epsilon"):
-            if getattr(self.train, name) == 0:
-                raise UserError(f"train.{name} must be above 0")
         if len(self.train.betas) != 2:
             raise UserError("train.betas must be two numbers")
         return self
@@ -134,10 +131,10 @@ RANGES: dict[str, tuple[float, float]] = {
     "train.epochs": (1, math.inf),
     "train.max_updates": (1, math.inf),
     "train.batch": (1, math.inf),
-    "train.learning_rate": (0, math.inf),
+    "train.learning_rate": (ABOVE_0, math.inf),
     "train.warmup": (0, 1),  # a share of all updates
     "train.betas": (0, 1),
-    "train.epsilon": (0, math.inf),
+    "train.epsilon": (ABOVE_0, math.inf),
     "train.weight_decay": (0, math.inf),
     "train.clip_norm": (0, math.inf),
     "train.log_every": (1, math.inf),

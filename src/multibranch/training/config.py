@@ -8,7 +8,7 @@ import math
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from multibranch.configuration import check_ranges
+from multibranch.configuration import ABOVE_0, check_ranges
 from multibranch.errors import UserError
 from multibranch.training.schedule import Schedule
 
@@ -134,9 +134,6 @@ class Config:
         """Refuse what cannot work, with the key to change; give back the configuration."""
         train = self.train
         check_ranges(self, RANGES)
-        for name in ("learning_rate", "epsilon", "max_minutes"):
-            if getattr(train, name) == 0:
-                raise UserError(f"train.{name} must be above 0")
         if not any((train.max_epochs, train.max_updates, train.max_minutes, train.patience)):
             raise UserError(
                 "the run would never end: set train.max_epochs, train.max_updates, "
@@ -182,19 +179,19 @@ RANGES: dict[str, tuple[float, float]] = {
     "train.init_noise": (0, math.inf),
     "train.tokens": (1, math.inf),
     "train.accumulate": (1, math.inf),
-    "train.learning_rate": (0, math.inf),
+    "train.learning_rate": (ABOVE_0, math.inf),
     "train.warmup": (1, math.inf),
     "train.warmup_from": (0, math.inf),
     "train.cool_down": (0, math.nextafter(1, 2)),
     "train.betas": (0, 1),
-    "train.epsilon": (0, math.inf),
+    "train.epsilon": (ABOVE_0, math.inf),
     "train.weight_decay": (0, math.inf),
     "train.clip_norm": (0, math.inf),
     "train.label_smoothing": (0, 1),
     "train.r_drop": (0, math.inf),
     "train.max_epochs": (1, math.inf),
     "train.max_updates": (1, math.inf),
-    "train.max_minutes": (0, math.inf),
+    "train.max_minutes": (ABOVE_0, math.inf),
     "train.patience": (1, math.inf),
     "train.judge_from": (0, math.inf),
     "train.validate_every": (1, math.inf),
