@@ -59,13 +59,6 @@ def test_a_loss_that_is_not_a_number_is_the_lowest_of_none(tmp_path: Path) -> No
     assert snapshots.best_average([1, 2, 3], lambda _: {"loss": next(losses)}).snapshots == 2
 
 
-def test_without_losses_all_are_averaged(tmp_path: Path) -> None:
-    snapshots = Snapshots(tmp_path)
-    for update in (1, 2):
-        snapshots.write(weights(update), update)
-    assert snapshots.best_average([1, 2], lambda _: None).snapshots == 2
-
-
 def test_only_what_is_mentioned_stays(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path)
     for update in (10, 20, 30):

@@ -62,6 +62,23 @@ def test_two_processes_equal_one(
     compare(alone, folder, tiny)
 
 
+def test_averages_of_shared_out_weights_are_measured_too(
+    toy: Path, tmp_path: Path, tiny: SimpleNamespace
+) -> None:
+    # The loss falls steeply all the time: whatever reaches back is worse than the last weights.
+    settings = {"max_updates": 24, "validate_every": 5, "average": 3, "average_best": True}
+    folder = tmp_path / "run"
+    codes = tiny.processes(lambda: tiny.run(toy, folder, sharding="full", **settings))
+    assert codes == [0, 0]
+    (record,) = tiny.records(folder, "averaged")
+    assert record["snapshots"] == 1
+    # Those weights were validated before, by both processes.
+    last = tiny.records(folder, "validation")[-1]
+    assert record["loss"] == pytest.approx(last["loss"], rel=1e-5)
+    weights = [load_file(folder / name / "model.safetensors") for name in ("last", "averaged")]
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+
+
 def test_shared_out_weights_are_never_moved_whole_are_halved_and_start_as_the_seed_says(
     toy: Path, tmp_path: Path, tiny: SimpleNamespace
 ) -> None:

@@ -18,8 +18,8 @@ from multibranch.directory import load_weights, save_weights
 from multibranch.disk import sha256, sync
 from multibranch.errors import UserError
 
-# The losses of weights on the validation set; None where they cannot be had.
-Measure = Callable[[Mapping[str, Tensor]], dict[str, Any] | None]
+# The losses of weights on the validation set.
+Measure = Callable[[Mapping[str, Tensor]], dict[str, Any]]
 
 
 @dataclass
@@ -28,7 +28,7 @@ class Average:
 
     weights: dict[str, Tensor]
     snapshots: int
-    measured: dict[str, Any] | None
+    measured: dict[str, Any]
 
 
 class Snapshots:
@@ -72,10 +72,7 @@ class Snapshots:
         return _mean(total, len(updates))
 
     def best_average(self, updates: Sequence[int], measure: Measure) -> Average:
-        """Of the means of the last 1, 2, … snapshots, that with the lowest loss.
-
-        Where losses cannot be had, the mean of all.
-        """
+        """Of the means of the last 1, 2, … snapshots, that with the lowest loss."""
         best: Average | None = None
         for number, total in enumerate(self._sums(updates[::-1]), 1):
             weights = _mean(total, number)
@@ -103,6 +100,6 @@ def _mean(total: Mapping[str, Tensor], number: int) -> dict[str, Tensor]:
 
 
 def _loss(average: Average) -> float:
-    """The loss, infinite where there is none or it is no number, which no other is lower than."""
-    loss = math.nan if average.measured is None else float(average.measured["loss"])
+    """The loss, infinite where it is no number, which no other is lower than."""
+    loss = float(average.measured["loss"])
     return math.inf if math.isnan(loss) else loss

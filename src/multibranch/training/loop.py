@@ -422,16 +422,14 @@ class Trainer:
         write("last", weights, update=update, loss=self.progress.loss)
         if self.progress.snapshots:
             averaged = self.keeping.average(self.progress, self.validation.of_other)
-            loss = None
-            if averaged.measured is not None:
-                loss = averaged.measured["loss"]
-                self._averaged = averaged.measured
-                self.display.averaged(
-                    {"update": update, "snapshots": averaged.snapshots, **averaged.measured}
-                )
-                if self.progress.best_loss is not None and loss > self.progress.best_loss:
-                    best = self.folder.path / "best"
-                    self.display.tell(f"the average is worse than the best weights, in {best}")
+            self._averaged = averaged.measured
+            loss = averaged.measured["loss"]
+            self.display.averaged(
+                {"update": update, "snapshots": averaged.snapshots, **averaged.measured}
+            )
+            if self.progress.best_loss is not None and loss > self.progress.best_loss:
+                best = self.folder.path / "best"
+                self.display.tell(f"the average is worse than the best weights, in {best}")
             write("averaged", averaged.weights, update=update, loss=loss)
         self.keeping.publish()
 

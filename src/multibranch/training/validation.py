@@ -111,10 +111,11 @@ class Validation:
             record["score_name"] = scored[1]
         return record
 
-    def of_other(self, weights: Mapping[str, Tensor]) -> dict[str, Any] | None:
-        """The loss with other weights, computed by this process alone, where they fit into it."""
-        if self.sharded:
-            return None
+    def of_other(self, weights: Mapping[str, Tensor]) -> dict[str, Any]:
+        """The loss with other weights, computed by this process alone.
+
+        As for the score, a model whose weights are shared out is made whole for that.
+        """
         loss, plain = validation_loss(
             Objective(self._whole(weights), smoothing=self.objective.smoothing),
             self.pairs,
