@@ -4,12 +4,14 @@ import errno
 import os
 import resource
 import shutil
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from multibranch.data import PreparedData
 from multibranch.errors import UserError
@@ -108,6 +110,73 @@ def test_the_folder_is_free_after_a_run_that_failed(
     with pytest.raises(ZeroDivisionError):
         trainer.run()
     assert tiny.run(toy, tmp_path / "run", max_updates=1).progress.update == 1
+
+
+def everything(folder: Path) -> dict[str, bytes | None]:
+    """All that is under a folder, with what the files hold."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
+        for path in folder.rglob("*")
+    }
+
+
+def test_a_run_that_is_refused_leaves_nothing(
+    toy: Path, tmp_path: Path, tiny: SimpleNamespace
+) -> None:
+    (tmp_path / "empty").mkdir()
+    before = everything(tmp_path)
+    for name in ("new", "a/new/one", "empty"):
+        with pytest.raises(UserError, match="3 heads do not divide"):
+            tiny.run(toy, tmp_path / name, heads=3)
+        assert everything(tmp_path) == before
+
+
+@pytest.mark.parametrize("error", [UserError("no"), torch.OutOfMemoryError(), KeyboardInterrupt()])
+def test_so_does_one_whose_first_update_fails(
+    toy: Path, tmp_path: Path, tiny: SimpleNamespace, error: BaseException
+) -> None:
+    trained = tmp_path / "trained"
+    tiny.run(toy, trained, branches=1, max_updates=1)
+    before = everything(tmp_path)
+    # It has validated its first weights by then, and recorded that.
+    config = tiny.config(toy, tmp_path / "run", init_from=str(trained), tensorboard=True)
+    trainer = Trainer(config, PreparedData.open(toy), quiet=True)
+
+    def fail() -> None:
+        assert (tmp_path / "run" / "metrics.jsonl").is_file()
+        raise error
+
+    trainer._update = fail  # type: ignore[method-assign]
+    with pytest.raises((UserError, KeyboardInterrupt)):
+        trainer.run()
+    assert everything(tmp_path) == before
+
+
+def test_a_run_that_is_stopped_before_its_first_update_leaves_nothing(
+    toy: Path, tmp_path: Path, tiny: SimpleNamespace, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trainer = Trainer(tiny.config(toy, tmp_path / "run"), PreparedData.open(toy))
+    trainer.interruption.signal = signal.SIGTERM
+    assert trainer.run().signal == signal.SIGTERM
+    assert "stopped by SIGTERM before the first update\n" in capsys.readouterr().err
+    assert everything(tmp_path) == {}
+
+
+def test_a_run_that_is_not_gone_on_with_is_as_it_was(
+    toy: Path, other_toy: Path, tmp_path: Path, tiny: SimpleNamespace
+) -> None:
+    tiny.run(toy, tmp_path / "run", max_updates=2)
+    before = everything(tmp_path)
+    with pytest.raises(UserError, match="not those of the run so far"):
+        tiny.run(other_toy, tmp_path / "run", max_updates=4)
+    assert everything(tmp_path) == before
+    shutil.rmtree(tmp_path / "run" / "resume")
+    before = everything(tmp_path)
+    trainer = Trainer(tiny.config(toy, tmp_path / "run", max_updates=4), PreparedData.open(toy))
+    trainer.keeping.prepare = lambda *_: 1 / 0  # type: ignore[assignment,method-assign]
+    with pytest.raises(ZeroDivisionError):
+        trainer.run()
+    assert everything(tmp_path) == before  # what was recorded among it
 
 
 # -- The disk ----------------------------------------------------------------------------------

@@ -148,6 +148,8 @@ class Trainer:
         self.keeping.prepare(self.model, self.data.text)
         self._before, self._started = self.progress.seconds, time.monotonic()
         self._saved_state = self._state_number()
+        going_on = None if state is None else self.progress
+        self.processes.first_does(lambda: self.display.start(going_on))
         self._introduce(resumed=state is not None)
 
     def _resume(self) -> dict[str, torch.Tensor] | None:
@@ -165,7 +167,6 @@ class Trainer:
                     f"{self.folder.path} has a model, but no checkpoint to go on from: training "
                     "starts anew, and replaces it at its end"
                 )
-            self.display.start(None if loaded is None else loaded[1])
 
         self.processes.first_does(read)
         record, state = self.processes.from_first(*found)
@@ -208,11 +209,13 @@ class Trainer:
                         self._finish()
                 if self._signal is None:
                     self.display.tell(f"ended: {why}. The model is in {self.folder.path}")
-                else:
+                elif self.progress.update:
                     self.display.tell(
                         f"stopped by {why} after update {self.progress.update:,}, which is saved: "
                         "start the same command again to go on"
                     )
+                else:
+                    self.display.tell(f"stopped by {why} before the first update")
             self.processes.wait()  # for the first, which has been writing
             parameters = sum(p.numel() for p in self.model.parameters())
             return Outcome(
@@ -236,6 +239,7 @@ class Trainer:
             asked = self._asked()
             ended = reason_to_stop(self.train, self.progress, out_of_time=asked.out_of_time)
             if ended:
+                self.folder.keep()
                 if self.progress.validated != self.progress.update:
                     self._validate()
                 return ended
@@ -253,6 +257,7 @@ class Trainer:
                 self.batches = self.batches.at_epoch(self.progress.epoch)
                 continue
             self._update()
+            self.folder.keep()
             self._check_skipped()
             if self.progress.update % self.train.log_every == 0 or self.progress.update == 1:
                 self._report()

@@ -1,6 +1,9 @@
 """The folder of a run: one configuration's, and one process's at a time."""
 
 import fcntl
+import shutil
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
@@ -34,18 +37,29 @@ FREE_KEYS = (
 SAVED = ("resume/update-*", "best", WEIGHTS)
 
 
+@dataclass
+class _Before:
+    """What there was where a run is to be."""
+
+    missing: list[Path]  # folders that there were not, the innermost first
+    names: set[str]  # what was in the run's own
+    configuration: str | None  # that of a run, where it held one
+
+
 class RunFolder:
     """The folder `train.output` while a run is at work in it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lock: IO[str] | None = None
+        self._before: _Before | None = None  # to go back to
 
     def claim(self, config: Config) -> None:
         """Refuse a folder that is not ours to write; else note the configuration in it.
 
         It is ours when it is empty, when it holds a run of the same configuration, or a run that
-        ended before anything of it was saved; and when no other process is at work in it.
+        ended before anything of it was saved; and when no other process is at work in it. Unless
+        `keep` is called before, `release` makes all of this undone.
         """
         place = self.path / RUN
         if place.is_file():
@@ -57,19 +71,50 @@ class RunFolder:
                 f"{self.path} is not empty and holds no run: choose another train.output"
             )
         check_place(self.path, "train.output", filled=True)
+        whole = self.path.absolute()
+        missing = [folder for folder in (whole, *whole.parents) if not folder.exists()]
+        new = {LOCK} if not (self.path / LOCK).exists() else set()
         self.path.mkdir(parents=True, exist_ok=True)
         self._acquire()
         clean_up(self.path)
-        beside = self.path / f".{RUN}"
-        beside.write_text(configuration.to_yaml(config), encoding="utf-8")
-        sync(beside)
-        beside.replace(place)
+        names = {path.name for path in self.path.iterdir()} - new
+        noted = place.read_text(encoding="utf-8") if RUN in names else None
+        self._before = _Before(missing, names, noted)
+        self._note(configuration.to_yaml(config))
+
+    def keep(self) -> None:
+        """From now on the folder holds what is worth keeping."""
+        self._before = None
 
     def release(self) -> None:
-        """Let others in."""
+        """Let others in. Where nothing was worth keeping, all is as it was before `claim`."""
+        if self._before is not None:
+            with suppress(OSError):  # why the run ended matters more
+                self._restore(self._before)
+            self._before = None
         if self._lock is not None:
             self._lock.close()
             self._lock = None
+
+    def _note(self, content: str) -> None:
+        """Write the configuration, complete or not at all."""
+        beside = self.path / f".{RUN}"
+        beside.write_text(content, encoding="utf-8")
+        sync(beside)
+        beside.replace(self.path / RUN)
+
+    def _restore(self, before: _Before) -> None:
+        for path in self.path.iterdir():
+            if path.name in before.names:
+                continue
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+        if before.configuration is not None:
+            self._note(before.configuration)
+        for folder in before.missing:
+            folder.rmdir()
 
     def _compare(self, before: Config, now: Config) -> None:
         # A cool-down counts back from the last update.
