@@ -21,6 +21,7 @@ from multibranch.errors import UserError
 Section = TypeVar("Section")
 
 ABOVE_0 = math.nextafter(0, 1)  # the least of a range without its 0
+LARGEST = {int: 2**31, float: 1e38}  # what is larger overflows somewhere in PyTorch
 
 
 def load(kind: type[Section], path: str | Path, overrides: Sequence[str] = ()) -> Section:
@@ -109,17 +110,25 @@ def check_ranges(config: Any, ranges: Mapping[str, tuple[float, float]]) -> None
 
 
 def check_range(name: str, value: Any, limits: tuple[float, float]) -> None:
-    """Refuse a number, or one in a list, that is not at least the first and below the second."""
+    """Refuse a number, or one in a list, that is not at least the first and below the second.
+
+    Where there is no second, LARGEST is.
+    """
     least, below = limits
     for number in value if isinstance(value, list) else [value]:
-        if number is None or least <= number < below:
+        if number is None:
             continue
-        if isinstance(number, float) and not math.isfinite(number):
-            raise UserError(f"{name} must be a finite number, not {number}")
+        largest = (
+            LARGEST[float if isinstance(number, float) else int] if below == math.inf else below
+        )
+        if least <= number < largest:
+            continue
         from_here = "above 0" if least == ABOVE_0 else f"at least {least:g}"
         # One just above a round number is there to let that number in.
         word = "at most" if float(f"{below:g}") < below else "below"
-        limit = f" and {word} {below:g}" if below < math.inf else ""
+        limit = f" and {word} {below:g}"
+        if below == math.inf:
+            limit = f" and below {largest:,}" if number >= largest else ""
         raise UserError(f"{name} must be {from_here}{limit}, not {number}")
 
 

@@ -345,7 +345,7 @@ def test_the_learning_rate_rises_and_falls():
         ({"train__seed": -1}, "train.seed must be at least 0"),
         ({"train__max_updates": 0}, "train.max_updates must be at least 1, not 0"),
         ({"train__max_updates": -1}, "train.max_updates must be at least 1, not -1"),
-        ({"train__learning_rate": float("nan")}, "learning_rate must be a finite number, not nan"),
+        ({"train__learning_rate": float("nan")}, "train.learning_rate must be above 0, not nan"),
         ({"train__epsilon": -1e-6}, "train.epsilon must be above 0"),
         ({"train__epsilon": 0.0}, "train.epsilon must be above 0"),
         ({"train__weight_decay": -0.1}, "train.weight_decay must be at least 0"),

@@ -200,7 +200,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "train.checkpoint_minutes": (0, math.inf),
     "train.keep_checkpoints": (1, math.inf),
     "train.max_skipped": (1, math.inf),
-    "train.threads": (1, math.inf),
+    "train.threads": (1, math.nextafter(1024, math.inf)),
     "train.log_every": (1, math.inf),
     "decode.beam": (1, math.inf),
     "decode.length_penalty": (-10, math.nextafter(10, math.inf)),
