@@ -109,6 +109,8 @@ def test_an_unknown_key_names_the_nearest(tmp_path: Path) -> None:
         ("inner: {number: 1.5}", "inner.number must be a whole number, not 1.5"),
         ("inner: {number: true}", "inner.number must be a whole number, not True"),
         ("inner: {share: x}", "inner.share must be a number, not 'x'"),
+        (f"inner: {{share: {'9' * 400}}}", "inner.share must be a number, not 999"),
+        ('inner: {name: "a\\0b"}', "inner.name must be a text or null, not 'a\\x00b'"),
         ("inner: {flag: 1}", "inner.flag must be true or false, not 1"),
         ("inner: {kind: three}", "inner.kind must be one or two, not 'three'"),
         ("inner: {many: [1, x]}", "inner.many must be a whole number or a list of whole numbers"),
@@ -133,6 +135,9 @@ def test_wrong_types_say_what_was_wanted(tmp_path: Path, text: str, words: str) 
         ("title: !!python/object/apply:os.system ['true']\n", "line 1 is no YAML"),
         ("title: *nowhere\n", "line 1 is no YAML"),
         ("\x00", "is no YAML"),
+        ("title: 2020-13-45\n", "holds what cannot be read: month must be in 1..12"),
+        (f"title: {'9' * 5000}\n", "holds what cannot be read: Exceeds the limit (4300 digits)"),
+        (f"title: {'[' * 5000}\n", "is nested too deeply"),
     ],
 )
 def test_what_is_no_yaml(tmp_path: Path, text: str, words: str) -> None:
@@ -203,7 +208,11 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
 @settings(max_examples=60, deadline=None)
 @example(name="\x85", share=0.0, number=0)
 @example(name="1e3", share=1e-7, number=0)
-@given(name=st.text(), share=st.floats(allow_nan=False, allow_infinity=False), number=st.integers())
+@given(
+    name=st.text(st.characters(codec="utf-8", exclude_characters="\0")),
+    share=st.floats(allow_nan=False, allow_infinity=False),
+    number=st.integers(),
+)
 def test_any_value_survives(name: str, share: float, number: int) -> None:
     config = Outer(title=name, inner=Inner(share=share, number=number))
     content = yaml.load(configuration.to_yaml(config), Loader=configuration._Loader)

@@ -142,6 +142,10 @@ def _parse(text: str, *, where: str) -> Any:
         raise UserError(f"{where}{line} is no YAML: {error.problem or error.context}") from None
     except yaml.YAMLError as error:
         raise UserError(f"{where} is no YAML: {' '.join(str(error).split())}") from None
+    except ValueError as error:  # a date that no calendar has, or a number with too many digits
+        raise UserError(f"{where} holds what cannot be read: {error}") from None
+    except RecursionError:
+        raise UserError(f"{where} is nested too deeply") from None
 
 
 def _set(kind: type, content: dict[str, Any], name: str, text: str) -> None:
@@ -238,10 +242,16 @@ def _fit(hint: Any, value: Any) -> tuple[bool, Any]:
         fitted = [_fit(inner, item) for item in value]
         return all(fits for fits, _ in fitted), [item for _, item in fitted]
     if hint is float:
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        return number, float(value) if number else None
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return False, None
+        try:
+            return True, float(value)
+        except OverflowError:  # a whole number with hundreds of digits
+            return False, None
     if hint is int:
         return isinstance(value, int) and not isinstance(value, bool), value
+    if hint is str:
+        return isinstance(value, str) and "\0" not in value, value  # which no file's name can have
     return isinstance(value, hint), value
 
 
