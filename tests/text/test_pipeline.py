@@ -120,7 +120,12 @@ def test_hugging_face_loads_it(tmp_path: Path) -> None:
         (lambda folder: (folder / "tokenizer.json").unlink(), "tokenizer.json is missing"),
         (lambda folder: (folder / "tokenizer.json").write_text("[]"), "tokenizer.json is damaged"),
         (lambda folder: rename(folder / "tokenizer.json"), "was not made by `multibranch prepare`"),
-        (lambda folder: unknown_kind(folder / "text.json"), "unknown kind of text 'magic'"),
+        (lambda folder: change(folder / "text.json", kind="magic"), "unknown kind of text 'magic'"),
+        (lambda folder: change(folder / "text.json", source=5), "damaged: source must be a text"),
+        (
+            lambda folder: change(folder / "text.json", lowercase="x"),
+            "lowercase must be true or fa",
+        ),
     ],
 )
 def test_damaged_files_are_named(tmp_path: Path, damage: object, message: str) -> None:
@@ -138,8 +143,8 @@ def rename(path: Path) -> None:
     path.write_text(json.dumps(content))
 
 
-def unknown_kind(path: Path) -> None:
-    path.write_text(path.read_text().replace("moses-bpe", "magic"))
+def change(path: Path, **settings: object) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | settings))
 
 
 CORPORA = [

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from tokenizers import Tokenizer
 
@@ -96,6 +96,10 @@ class TextPipeline:
             parsed = TextSettings(**settings)
         except TypeError as error:
             raise damaged(folder / _SETTINGS, str(error)) from error
+        for name, kind in get_type_hints(TextSettings).items():
+            if not isinstance(getattr(parsed, name), kind):
+                wanted = "a text" if kind is str else "true or false"
+                raise damaged(folder / _SETTINGS, f"{name} must be {wanted}")
         source = _read_tokenizer(folder / _TOKENIZERS["source"])
         target = None if shared else _read_tokenizer(folder / _TOKENIZERS["target"])
         return cls(parsed, source, target)
