@@ -327,6 +327,30 @@ def test_data_of_other_languages_are_refused_where_both_sides_say_theirs(
         )
 
 
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"one\n", "has 12 sources and 1 target in its split test: prepare it again"),
+        (b"\xff\n" * 12, "test.target.txt is damaged: it is no text in UTF-8"),
+    ],
+)
+def test_damaged_text_is_refused_before_decoding(
+    models: list[Path],
+    data: PreparedData,
+    tmp_path: Path,
+    content: bytes,
+    said: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    other = shutil.copytree(data.folder, tmp_path / "other")
+    (other / "test.target.txt").write_bytes(content)
+    monkeypatch.setattr(evaluation, "decode_split", lambda *_, **__: pytest.fail("it decodes"))
+    status, out, error = called(capsys, "evaluate", models[0], "--data", other)
+    assert (status, out) == (2, "")
+    assert said in error and len(error.splitlines()) == 1
+
+
 @pytest.mark.parametrize("option", [["--compare"], []])
 @pytest.mark.parametrize(
     ("wrong", "said"),
@@ -376,6 +400,7 @@ def test_every_model_is_looked_at_before_the_first_is_decoded(
         (["--branches", "3"], "have branches 1 to 2"),
         (["--branches", "a"], "--branches takes numbers"),
         (["--valid-only"], "--valid-only is for models that write code"),
+        (["--compare", ""], ". is no model directory"),
         (["--split", "valid_mismatched"], "has no split 'valid_mismatched'"),
     ],
 )

@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> None:
     task = task_of(args.models[0])
     if args.valid_only and task != "code":
         raise UserError(f"--valid-only is for models that write code, not for {task}")
-    if task != "translation" and (args.compare or len(args.models) > 1):
+    if task != "translation" and (args.compare is not None or len(args.models) > 1):
         raise UserError(f"--compare and several models are for translation, not for {task}")
     if task == "understanding":
         _refuse_search_options(args)
@@ -142,7 +142,7 @@ def _evaluate_translation(args: argparse.Namespace) -> None:
     from multibranch.tasks import evaluation
 
     args.split = args.split or "test"
-    folders = [*args.models, *([args.compare] if args.compare else [])]
+    folders = [*args.models, *([args.compare] if args.compare is not None else [])]
     corpora = {  # of every model before the first is decoded, which may take long
         folder: evaluation.checked_data(
             folder, split=args.split, given=args.data, branches=args.branches
@@ -165,7 +165,7 @@ def _evaluate_translation(args: argparse.Namespace) -> None:
     result["signatures"] = {name: score.signature for name, score in scores.items()}
     if len(outputs) > 1:
         result["seeds"] = evaluation.over_seeds(outputs, each)
-    if args.compare:
+    if args.compare is not None:
         baseline = _decode(args.compare, corpora[args.compare], args)
         result["comparison"] = evaluation.compare(outputs[0], baseline)
         result["comparison"] |= {"with": args.compare, **_told_search(args.compare, args)}

@@ -223,6 +223,8 @@ class PreparedData:
                 f"{path} cannot be read ({error.strerror}); the text is kept for valid and test "
                 "only: prepare the corpus again if it should be there."
             ) from error
+        except UnicodeDecodeError as error:
+            raise damaged(path, f"it is no text in UTF-8 ({error})") from error
         return text.removesuffix("\n").split("\n") if text else []
 
 

@@ -11,7 +11,7 @@ from multibranch.decoding import Translator
 from multibranch.decoding.options import SearchOptions
 from multibranch.decoding.translator import check_branches, saved_options
 from multibranch.directory import WEIGHTS, load_text, read_config
-from multibranch.errors import UserError
+from multibranch.errors import UserError, counted
 from multibranch.metrics import Score, bleu, chrf, multi_bleu, paired_bootstrap, summarise, ter
 from multibranch.text import TextPipeline
 from multibranch.text.code import LANGUAGES
@@ -132,8 +132,12 @@ def checked_data(
     saved_options(folder)
     check_branches(folder, branches)
     data = data_of(folder, given)
-    for side in ("source", "target"):
-        data.lines(split, side)
+    sources, targets = (len(data.lines(split, side)) for side in SIDES)
+    if sources != targets:
+        raise UserError(
+            f"{data.folder} has {counted(sources, 'source')} and {counted(targets, 'target')} in "
+            f"its split {split}: prepare it again"
+        )
     return data
 
 
