@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -383,6 +384,18 @@ def test_no_validation_pairs_are_an_error_before_training(
     with pytest.raises(UserError, match="no split 'valid'"):
         tiny.run(copied, tmp_path / "run")
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
+
+
+@pytest.mark.parametrize("name", ["train.source", "valid.target"])
+def test_ids_beyond_the_vocabulary_are_an_error_before_training(
+    toy: Path, tmp_path: Path, tiny: SimpleNamespace, name: str
+) -> None:
+    folder = shutil.copytree(toy, tmp_path / "data")
+    content = bytearray((folder / f"{name}.bin").read_bytes())
+    content[-4:-2] = (24).to_bytes(2, "little")  # the vocabulary has 24 entries, from 0
+    (folder / f"{name}.bin").write_bytes(content)
+    with pytest.raises(UserError, match=rf"{name}\.bin is damaged: it has the id 24, and the voc"):
+        tiny.run(folder, tmp_path / "run")
 
 
 def test_who_watches_sees_every_validation_and_may_end_the_run(

@@ -101,6 +101,7 @@ class Trainer:
 
     def _set_up(self) -> None:
         self.processes.first_does(lambda: self.folder.claim(self.config))
+        self.processes.first_does(lambda: setup.check_ids(self.data))
         self.batches = setup.training_batches(self.config, self.data, self.processes)
         state = self._resume()
         with _DRAWING, warnings.catch_warnings(record=True) as caught:

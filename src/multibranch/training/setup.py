@@ -3,8 +3,10 @@
 import torch
 
 from multibranch.data import PackedBatches, PaddedBatches, PairStore, PreparedData
+from multibranch.disk import damaged
 from multibranch.errors import UserError, counted
 from multibranch.nn import MultiBranchTransformer
+from multibranch.text.pipeline import SIDES
 from multibranch.training.config import Config, TrainConfig
 from multibranch.training.processes import Processes, shard
 from multibranch.training.step import Objective
@@ -49,6 +51,20 @@ def validation_pairs(data: PreparedData) -> PairStore:
 def validation_tokens(train: TrainConfig, device: torch.device) -> int:
     """The target tokens of a validation batch: on a GPU enough to keep it busy, run as it is."""
     return max(train.tokens, 16384) if device.type == "cuda" else train.tokens
+
+
+def check_ids(data: PreparedData) -> None:
+    """Refuse ids beyond the vocabulary, for which the model has no embedding."""
+    sizes = (data.text.source_size, data.text.target_size)
+    for split in ("train", "valid"):
+        pairs = data.split(split)
+        for side, ids, size in zip(SIDES, (pairs.source_ids, pairs.target_ids), sizes):
+            largest = int(ids.max(initial=0))
+            if largest >= size:
+                raise damaged(
+                    data.folder / f"{split}.{side}.bin",
+                    f"it has the id {largest:,}, and the vocabulary only {size:,} entries",
+                )
 
 
 def size_of(pairs: PairStore) -> list[int]:
