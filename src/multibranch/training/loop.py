@@ -11,7 +11,6 @@ stopped anywhere ends with the very weights of one that never was.
 """
 
 import threading
-import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -25,6 +24,7 @@ from multibranch.directory import WEIGHTS
 from multibranch.errors import counted, is_out_of_memory
 from multibranch.training import setup
 from multibranch.training.bad_batches import BadBatches
+from multibranch.training.clock import Clock
 from multibranch.training.config import Config
 from multibranch.training.determinism import deterministic
 from multibranch.training.disk import refusals_explained
@@ -147,7 +147,7 @@ class Trainer:
             sharded=self.sharded,
         )
         self.keeping.prepare(self.model, self.data.text)
-        self._before, self._started = self.progress.seconds, time.monotonic()
+        self.clock = Clock(seconds=self.progress.seconds, tokens=self.progress.tokens)
         self._saved_state = self._state_number()
         going_on = None if state is None else self.progress
         self.processes.first_does(lambda: self.display.start(going_on))
@@ -232,8 +232,6 @@ class Trainer:
 
     def _epochs(self) -> str:
         """Run updates until there is a reason to stop, and give it."""
-        self._reported = (time.monotonic(), self.progress.tokens)
-        self._saved = time.monotonic()
         if self.train.init_from is not None and self.progress.update == 0:
             self._validate_start()
         while True:
@@ -265,7 +263,8 @@ class Trainer:
             elif self.display.stands_still():
                 self.display.move(self._pace(), **self._how_far())
             if self._is_time_to_validate():
-                self._validate()
+                with self.clock.paused():
+                    self._validate()
 
     def _asked(self) -> Asked:
         """What signals and clocks ask for. Processes agree on it, every few updates."""
@@ -273,9 +272,10 @@ class Trainer:
         often = min(AGREE_EVERY, train.log_every)
         if self.processes.world > 1 and self.progress.update % often:
             return Asked()
-        checkpoint = time.monotonic() - self._saved >= 60 * train.checkpoint_minutes
+        checkpoint = self.clock.minutes_unsaved() >= train.checkpoint_minutes
         checkpoint = checkpoint and self._saved_state != self._state_number()
-        out_of_time = train.max_minutes is not None and self._seconds() >= 60 * train.max_minutes
+        minutes = self.clock.seconds() / 60
+        out_of_time = train.max_minutes is not None and minutes >= train.max_minutes
         signals, checkpoints, times_out = self.processes.total(
             0 if signal is None else 1, checkpoint, out_of_time
         )
@@ -331,7 +331,7 @@ class Trainer:
         statistics = self.step.statistics()
         self.progress.skipped += statistics.skipped
         pace = self._pace()
-        self._reported = (time.monotonic(), self.progress.tokens)
+        self.clock.report(self.progress.tokens)
         counted = statistics.tokens
         loss, plain, all_counted = self.processes.total(
             statistics.smoothed * counted, statistics.plain * counted, counted
@@ -344,42 +344,42 @@ class Trainer:
                 "norm": statistics.norm,
                 "learning_rate": self._rate(self.progress.update),
                 "skipped": self.progress.skipped,
-                "seconds": self._seconds(),
+                "seconds": self.clock.seconds(),
             },
             **self._how_far(),
         )
 
     def _pace(self) -> dict[str, Any]:
         """Where training stands, and its speed since the last report; the device is not asked."""
-        progress, (before, tokens) = self.progress, self._reported
-        took = max(time.monotonic() - before, 1e-9)
+        progress = self.progress
         return {
             "update": progress.update,
             "epoch": progress.epoch + 1,  # the one that is under way
-            "tokens_per_second": (progress.tokens - tokens) / took,
+            "tokens_per_second": self.clock.speed(progress.tokens),
         }
 
     def _how_far(self) -> dict[str, float | None]:
         """How much of the run is done, and the seconds left."""
         share, left = share_done(
-            self.train, self.progress, batches=len(self.batches), seconds=self._seconds()
+            self.train, self.progress, batches=len(self.batches), seconds=self.clock.seconds()
         )
         return {"share": share, "left": left}
 
     def _validate_start(self) -> None:
         """Note the loss before the first update: proximal initialisation starts at its model's."""
-        self.display.beginning({"update": 0, **self.validation.loss()})
+        with self.clock.paused():
+            self.display.beginning({"update": 0, **self.validation.loss()})
 
     def _validate(self) -> None:
         """Measure the model; keep the best weights, and a snapshot for the average."""
-        started, progress = time.monotonic(), self.progress
+        progress = self.progress
         weights = self.optimiser.weights()
         measured = self.validation.all(weights)
         record = {
             "update": progress.update,
             "epoch": progress.epoch + (1 if progress.batch else 0),  # the one that is under way
             **measured,
-            "seconds": self._seconds(),
+            "seconds": self.clock.seconds(),
         }
         better = progress.note_validation(
             self.train,
@@ -394,18 +394,16 @@ class Trainer:
             self.keeping.weights(weights, progress, best=better)
         if self.watch is not None:
             self.watch(record)
-        # Validation is not training: the clock of tokens a second stands still meanwhile.
-        self._reported = (self._reported[0] + time.monotonic() - started, self._reported[1])
 
     # -- What is kept -----------------------------------------------------------------------
 
     def _checkpoint(self) -> None:
         """Keep everything that a continuation needs."""
-        self._saved = time.monotonic()
+        self.clock.save()
         if self._saved_state == self._state_number():
             return
         self._saved_state = self._state_number()
-        self.progress.seconds = self._seconds()
+        self.progress.seconds = self.clock.seconds()
         running = self.step.running()
         sums = self.processes.total(*running[Step.OWN].tolist())
         running[Step.OWN] = torch.tensor(sums, dtype=running.dtype)
@@ -438,7 +436,3 @@ class Trainer:
                 self.display.tell(f"the average is worse than the best weights, in {best}")
             write("averaged", averaged.weights, update=update, loss=loss)
         self.keeping.publish()
-
-    def _seconds(self) -> float:
-        """Time spent on this run, over all its continuations."""
-        return self._before + time.monotonic() - self._started
