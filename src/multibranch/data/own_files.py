@@ -12,6 +12,9 @@ from multibranch.text import SPECIAL_TOKENS
 
 Pair = Sequence[str] | None
 
+# More is a slip, and `tokenizers` takes memory for all entries before it learns the first.
+LARGEST_VOCABULARY = 10_000_000
+
 
 def requested(
     *,
@@ -87,11 +90,17 @@ def _check_numbers(
 ) -> None:
     if hold_out is not None and hold_out < 2:
         raise UserError(f"--hold-out must be at least 2, not {hold_out}.")
-    if merges is not None and merges < 1:
-        raise UserError(f"--merges must be at least 1, not {merges}.")
-    least = len(SPECIAL_TOKENS) + 1
-    if vocabulary is not None and min(vocabulary) < least:
-        raise UserError(f"--vocabulary must be at least {least}, not {min(vocabulary)}.")
+    if merges is not None:
+        _check_size("--merges", merges, least=1)
+    for size in vocabulary or ():
+        _check_size("--vocabulary", size, least=len(SPECIAL_TOKENS) + 1)
+
+
+def _check_size(option: str, size: int, *, least: int) -> None:
+    if size < least:
+        raise UserError(f"{option} must be at least {least}, not {size}.")
+    if size > LARGEST_VOCABULARY:
+        raise UserError(f"{option} must be at most {LARGEST_VOCABULARY:,}, not {size:,}.")
 
 
 def _check_limits(*, max_length: int | None, max_ratio: float | None) -> None:

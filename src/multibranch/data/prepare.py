@@ -24,7 +24,7 @@ from multibranch.data.readers import LOT, Lot, read_pairs
 from multibranch.data.recipe import Cleaning, Corpus, Part, Recipe
 from multibranch.data.store import SIDES, SPLITS, StoreWriter
 from multibranch.data.tokenising import Tokenise, Tokenised, too_different
-from multibranch.data.workers import default_jobs, map_lots
+from multibranch.data.workers import MOST_JOBS, default_jobs, map_lots
 from multibranch.disk import check_place
 from multibranch.errors import UserError, counted
 from multibranch.text import UNK, TextPipeline, TextSettings, WordCounter, learn_bpe, learn_words
@@ -50,8 +50,8 @@ def prepare(
     chooses among GLUE's. Gives back the manifest, and whether the work was done now (False: the
     folder was there).
     """
-    if jobs is not None and jobs < 1:
-        raise UserError(f"--jobs must be at least 1, not {jobs}.")
+    if jobs is not None and not 1 <= jobs <= MOST_JOBS:
+        raise UserError(f"--jobs must be at least 1 and at most {MOST_JOBS:,}, not {jobs:,}.")
     if tasks and isinstance(recipe, Recipe):
         raise UserError(f"--tasks chooses among those of glue, and {recipe.name} has none.")
     output = Path(output)

@@ -20,6 +20,7 @@ Made = TypeVar("Made")
 
 # Below this many lots, starting processes takes longer than the work.
 _WORTHWHILE = 4
+MOST_JOBS = 1024  # more is a slip; they are all started at once
 
 
 def default_jobs() -> int:
