@@ -29,6 +29,23 @@ def fail_halfway(place: Path) -> None:
         raise ZeroDivisionError
 
 
+def test_a_link_or_a_file_in_its_place_leaves_nothing_behind(tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "kept").touch()
+    places = tmp_path / "places"
+    places.mkdir()
+    (places / "link").symlink_to(elsewhere)
+    (places / "file").touch()
+    for name in ("link", "file"):
+        with replaced_folder(places / name) as new:
+            (new / "a").touch()
+        assert not (places / name).is_symlink()
+        assert [path.name for path in (places / name).iterdir()] == ["a"]
+    assert sorted(path.name for path in places.iterdir()) == ["file", "link"]
+    assert (elsewhere / "kept").exists()
+
+
 def test_a_failure_leaves_the_folder_as_it_was(tmp_path: Path) -> None:
     place = tmp_path / "place"
     with replaced_folder(place) as new:

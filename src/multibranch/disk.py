@@ -38,7 +38,7 @@ def replaced_folder(folder: Path) -> Iterator[Path]:
             sync(new)
             exchange(new, folder)
         finally:
-            shutil.rmtree(new, ignore_errors=True)
+            remove(new)
 
 
 @contextmanager
@@ -141,16 +141,25 @@ def clean_up(folder: Path) -> None:
     for path in sorted(folder.glob(f"{_OLD}*")):
         recover(folder / path.name.removeprefix(_OLD))
     for path in folder.glob(f"{_NEW}*"):
-        shutil.rmtree(path, ignore_errors=True)
+        remove(path)
 
 
 def recover(folder: Path) -> None:
     """Put right what `exchange` left of `folder` when it was killed between its two moves."""
     old = _old(folder)
     if folder.exists():
-        shutil.rmtree(old, ignore_errors=True)
+        remove(old)
     elif old.exists():
         old.rename(folder)
+
+
+def remove(path: Path) -> None:
+    """Remove a folder, a file or a link, as far as that can be done."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with suppress(OSError):
+            path.unlink()
 
 
 def exchange(new: Path, folder: Path) -> None:
@@ -159,14 +168,14 @@ def exchange(new: Path, folder: Path) -> None:
         new.rename(folder)
     elif not _swap(new, folder):
         old = _old(folder)
-        shutil.rmtree(old, ignore_errors=True)
+        remove(old)
         folder.rename(old)
         try:
             new.rename(folder)
         except OSError:
             old.rename(folder)
             raise
-        shutil.rmtree(old, ignore_errors=True)
+        remove(old)
     sync(folder.parent)
 
 

@@ -1,7 +1,6 @@
 """The folder of a run: one configuration's, and one process's at a time."""
 
 import fcntl
-import shutil
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import IO
 
 from multibranch import configuration
 from multibranch.directory import LOCK, RUN, WEIGHTS
-from multibranch.disk import check_place, clean_up, sync
+from multibranch.disk import check_place, clean_up, remove, sync
 from multibranch.errors import UserError
 from multibranch.training.config import Config
 
@@ -105,12 +104,8 @@ class RunFolder:
 
     def _restore(self, before: _Before) -> None:
         for path in self.path.iterdir():
-            if path.name in before.names:
-                continue
-            if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path)
-            else:
-                path.unlink()
+            if path.name not in before.names:
+                remove(path)
         if before.configuration is not None:
             self._note(before.configuration)
         for folder in before.missing:
