@@ -282,6 +282,14 @@ def test_the_defaults_need_only_an_end() -> None:
         ({"model__encoder_layers": 0}, "model.encoder_layers must be at least 1"),
         ({"decode__beam": 0}, "decode.beam must be at least 1"),
         (
+            {"decode__beam": 1_000_001},
+            "decode.beam must be at least 1 and at most 1e+06, not 1000001",
+        ),
+        (
+            {"decode__max_length": 1_000_001},
+            "decode.max_length must be at least 1 and at most 1e+06",
+        ),
+        (
             {"data__layout": "padded", "train__compile": True},
             "train.compile needs data.layout: packed",
         ),

@@ -159,6 +159,8 @@ class Config:
         return self
 
 
+MOST_SEARCHED = math.nextafter(1_000_000, math.inf)  # as `SearchOptions` have it
+
 RANGES: dict[str, tuple[float, float]] = {
     "data.builtin_pairs": (1, math.inf),
     "data.max_length": (1, math.inf),
@@ -202,8 +204,8 @@ RANGES: dict[str, tuple[float, float]] = {
     "train.max_skipped": (1, math.inf),
     "train.threads": (1, math.nextafter(1024, math.inf)),
     "train.log_every": (1, math.inf),
-    "decode.beam": (1, math.inf),
+    "decode.beam": (1, MOST_SEARCHED),
     "decode.length_penalty": (-10, math.nextafter(10, math.inf)),
-    "decode.max_length": (1, math.inf),
+    "decode.max_length": (1, MOST_SEARCHED),
     "decode.batch_tokens": (1, math.inf),
 }
