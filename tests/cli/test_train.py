@@ -173,6 +173,15 @@ def test_mistakes_are_one_line(
     assert message in refused(["train", str(config), "--quiet", *words], capsys)
 
 
+def test_what_the_second_stage_could_not_build_is_refused_before_the_first(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--two-stage", "--model.branches", "[2, 2, 2]"]
+    message = refused(["train", str(config), "--quiet", *words], capsys)
+    assert "model: branches must hold one value a layer: 2, not 3" in message
+    assert not (tmp_path / "run").exists()
+
+
 def test_mistakes_in_the_file_are_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -4,13 +4,15 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from multibranch.data import PreparedData
 from multibranch.data.builtin import builtin
 from multibranch.directory import STAGES
 from multibranch.disk import check_place
 from multibranch.errors import UserError
 from multibranch.nn import MultiBranchTransformer
-from multibranch.training import Config, Outcome, Trainer
+from multibranch.training import Config, Outcome, Trainer, first_model
 from multibranch.training.processes import join
 
 
@@ -82,8 +84,10 @@ def two_stage(config: Config, *, quiet: bool = False) -> list[tuple[str, Outcome
         train=dataclasses.replace(config.train, output=transformer),
     )
     # Both stages read one corpus: a built-in one would else be made for each.
-    folder_of_data = str(open_data(config).folder)
-    first.data = config.data = dataclasses.replace(config.data, folder=folder_of_data)
+    data = open_data(config)
+    first.data = config.data = dataclasses.replace(config.data, folder=str(data.folder))
+    with torch.device("meta"):  # what the second stage could not build is refused before the first
+        first_model(config, data.text)
     outcomes = [("Transformer", train(first, quiet=quiet))]
     if outcomes[0][1].interrupted:
         return outcomes
