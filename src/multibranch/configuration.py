@@ -206,8 +206,9 @@ def _flat(content: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def _convert(hint: Any, value: Any, *, where: str, name: str) -> Any:
     """`value` as the type `hint`, or a UserError that says what was wanted."""
-    if dataclasses.is_dataclass(hint):
-        return from_dict(typing.cast(type, hint), value, where=where, prefix=f"{name}.")
+    section = next(filter(dataclasses.is_dataclass, _options(hint)), None)
+    if section is not None and not (value is None and section is not hint):  # one may be left out
+        return from_dict(typing.cast(type, section), value, where=where, prefix=f"{name}.")
     if typing.get_origin(hint) is list and isinstance(value, list):
         (inner,) = typing.get_args(hint)
         if dataclasses.is_dataclass(inner):  # a list of sections, which are counted from 1

@@ -34,6 +34,7 @@ grids:
   - {{starts: [scratch], branches: [1], shapes: [16/16], encoder_layers: 1, decoder_layers: 1}}
   - {{starts: [proximal], branches: [2], shapes: [16/16], encoder_layers: 1, decoder_layers: 1,
      drop_branch: [0.1, 0.3], keep: [1]}}
+{search}
 """
 
 
@@ -46,11 +47,13 @@ def tiny_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def write_study(tmp_path: Path, tiny_data: Path) -> Callable[..., Path]:
-    """Writes the study's file, for so many updates of a first stage."""
+    """Writes the study's file, for so many updates of a first stage, with what may be searched."""
 
-    def write(*, updates: int = 6, every: int = 5) -> Path:
+    def write(*, updates: int = 6, every: int = 5, search: str = "search: {}") -> Path:
         path = tmp_path / "tiny.yaml"
-        content = TINY.format(root=ROOT, data=tiny_data, updates=updates, every=every)
+        content = TINY.format(
+            root=ROOT, data=tiny_data, updates=updates, every=every, search=search
+        )
         path.write_text(content, encoding="utf-8")
         return path
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import threading
@@ -9,10 +10,12 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from multibranch import configuration
 from multibranch.cli import main
@@ -74,9 +77,8 @@ def test_any_seed_that_the_verb_takes_gives_draws() -> None:
 def test_a_search_counts_its_trials_over_several_commands(
     write_study: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    file = write_study(updates=10, every=2)
-    with file.open("a", encoding="utf-8") as stream:
-        stream.write("search: {branches: [1, 2], first_trials: 2, warm_up: 0, trials: 8}\n")
+    space = "search: {branches: [1, 2], first_trials: 2, warm_up: 0, trials: 8}"
+    file = write_study(updates=10, every=2, search=space)
     words = ["study", "search", str(file), "--output", str(tmp_path), "--device", "cpu", "--json"]
     words += ["--record", str(tmp_path / "search.json")]
     assert main([*words, "--trials", "3"]) == 0
@@ -313,11 +315,25 @@ def test_a_search_gives_signs_while_it_trains_and_gives_up_a_trial_that_was_take
 def test_a_space_that_holds_no_proposal_is_one_line(
     write_study: Callable[..., Path], tmp_path: Path, capsys: Any, space: str, said: str
 ) -> None:
-    file = write_study()
-    with file.open("a", encoding="utf-8") as stream:
-        stream.write(f"search: {{{space}}}\n")
+    file = write_study(search=f"search: {{{space}}}")
     assert main(["study", "search", str(file), "--output", str(tmp_path / "out")]) == 2
     assert capsys.readouterr().err == f"multibranch study: {file}: {said}\n"
+
+
+def test_a_study_that_does_not_say_what_may_be_chosen_is_not_searched(
+    write_study: Callable[..., Path], tmp_path: Path, capsys: Any
+) -> None:
+    file = write_study(search="")
+    place = ["--output", str(tmp_path / "out")]
+    assert main(["study", "search", str(file), "--trials", "1", *place]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"multibranch study: {file} has no key search, which says what may be")
+    assert not (tmp_path / "out").exists()
+    # The usual choices stand where that line says that they do.
+    text = (Path(__file__).parents[2] / "docs" / "study.md").read_text(encoding="utf-8")
+    told = dict(re.findall(r"^\| `(\w+)` \| `([^`]*)` \|", text, flags=re.MULTILINE))
+    usual = {name: yaml.safe_load(value) for name, value in told.items()}
+    assert usual == asdict(Search())
 
 
 def test_a_search_that_cannot_be_written_down_does_not_begin(
@@ -336,9 +352,7 @@ def test_a_search_that_cannot_be_written_down_does_not_begin(
 def test_a_search_does_not_go_on_with_another_space_or_other_settings(
     write_study: Callable[..., Path], tmp_path: Path, capsys: Any, change: tuple[str, str]
 ) -> None:
-    file = write_study()
-    with file.open("a", encoding="utf-8") as stream:
-        stream.write("search: {branches: [1, 2], trials: 9}\n")
+    file = write_study(search="search: {branches: [1, 2], trials: 9}")
     words = ["study", "search", str(file), "--output", str(tmp_path), "--device", "cpu"]
     assert main([*words, "--trials", "1"]) == 0
     file.write_text(file.read_text(encoding="utf-8").replace("trials: 9", "trials: 1"))

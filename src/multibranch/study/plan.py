@@ -132,7 +132,7 @@ class Study:
     settings: dict = field(default_factory=dict)
     second_settings: dict = field(default_factory=dict)
     scratch_settings: dict = field(default_factory=dict)
-    search: Search = field(default_factory=Search)
+    search: Search | None = None
     name: str = ""
     path: str = ""
     said: str = ""  # how the reader named it, for commands that repeat something
@@ -292,7 +292,8 @@ class Study:
             for name in lists:
                 if not getattr(grid, name):
                     raise UserError(f"{where}.{name} is empty: give at least one value")
-        self.search.check(f"{self.path}: search")
+        if self.search is not None:
+            self.search.check(f"{self.path}: search")
         if not self.experiments(seeds=1):
             raise UserError(f"{self.path}: no cell of its tables is for one of its corpora")
         for number, grid in enumerate(self.grids, 1):

@@ -53,9 +53,8 @@ def search(
     """
     import optuna
 
-    space = bench.study.search
+    base, space = _base(bench, seed), _space(bench)
     wanted = space.trials if trials is None else trials
-    base = _base(bench, seed)
     storage = open_storage(url)
     leases = Leases(storage, seconds=lease)
     optuna_study = optuna.create_study(
@@ -100,7 +99,7 @@ def _check_same(study: Any, bench: Bench) -> None:
 
     Its losses are not to be compared with those that would come now.
     """
-    space = {**dataclasses.asdict(bench.study.search), "trials": None}
+    space = {**dataclasses.asdict(_space(bench)), "trials": None}
     now = {"space": space, "fingerprint": bench.fingerprint(_first(bench))}
     before = study.user_attrs.get("began_with")
     if before is None:
@@ -159,6 +158,16 @@ def _first(bench: Bench) -> Experiment:
     return bench.study.experiments(seeds=1)[0]
 
 
+def _space(bench: Bench) -> Search:
+    """What may be chosen; no study is searched that does not say so itself."""
+    if bench.study.search is None:
+        raise UserError(
+            f"{bench.study.path} has no key search, which says what may be chosen: add one, or "
+            "`search: {}` for the usual choices, which docs/study.md names"
+        )
+    return bench.study.search
+
+
 def _base(bench: Bench, seed: int) -> Config:
     """The configuration that proposals change: that of the study's first experiment.
 
@@ -170,10 +179,11 @@ def _base(bench: Bench, seed: int) -> Config:
             f"{bench.study.name} has nothing to search: its encoders are pretrained, and a search "
             "trains models from scratch"
         )
+    space = _space(bench)
     bench.check([first])
     config = bench.config(first)
     folder = str(bench.open(first).folder)
-    updates = bench.study.search.updates or config.train.max_updates
+    updates = space.updates or config.train.max_updates
     return dataclasses.replace(
         config,
         data=dataclasses.replace(config.data, folder=folder),
