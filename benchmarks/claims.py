@@ -22,11 +22,10 @@ from multibranch.study.results import CellResult, Results, signed
 INTRODUCTION = """## The paper's claims, and what these runs say
 
 Each line compares two systems, of which the claim has the second be the better one; the paper's
-figures are those of its own corpora and models. Scores are means ± deviations over seeds, of BLEU
-where no other is named. "Higher" counts the seeds in which the second is above the first, "beyond
-chance" those in which a paired bootstrap over the test set says that this is no accident (p < 0.05;
-– where none was made). A first system of one seed, without a deviation, is held against every seed
-of the second."""
+figures are those of its own corpora and models. Scores are means ± deviations over the seeds that
+both systems have, of BLEU where no other is named. "Higher" counts the seeds in which the second is
+above the first, "beyond chance" those in which a paired bootstrap over the test set says that this
+is no accident (p < 0.05; – where none was made)."""
 HEADER = [
     "claim",
     "paper",
@@ -53,9 +52,12 @@ CODE_SCORES = {"sentence_bleu": "sentence BLEU", "pov": "valid (PoV)"}
 TASKS = {"mrpc": "MRPC", "rte": "RTE", "cola": "CoLA", "sst2": "SST-2"}
 
 
+Run = dict[str, Any]  # of a record
+
+
 @dataclass(frozen=True)
 class Finding:
-    """One line: a claim, what the paper has for it, and two systems seed by seed.
+    """One line: a claim, what the paper has for it, and two systems on the same seeds.
 
     beyond: of the seeds that were tested (how many, and in how many the second is better).
     """
@@ -69,9 +71,7 @@ class Finding:
 
     def row(self) -> list[str]:
         """The cells of its line."""
-        # A first system of one seed stands for all seeds of the second.
-        firsts = self.first if len(self.first) > 1 else self.first * len(self.second)
-        gains = [after - before for before, after in zip(firsts, self.second, strict=True)]
+        gains = [after - before for before, after in zip(self.first, self.second, strict=True)]
         higher = sum(gain > 0 for gain in gains)
         tested = "–" if self.beyond is None else f"{self.beyond[1]} of {self.beyond[0]}"
         return [
@@ -115,6 +115,11 @@ def _printed(table: int, **settings: Any) -> str:
         if all(getattr(cell, name) == wanted for name, wanted in settings.items())
     }
     return value
+
+
+def _pairs(first: dict[int, Run], second: dict[int, Run]) -> list[tuple[Run, Run]]:
+    """Two systems' runs of the same seed, of all seeds that both have."""
+    return [(first[seed], second[seed]) for seed in sorted(first.keys() & second.keys())]
 
 
 def _arrow(first: str, second: str) -> str:
@@ -200,29 +205,29 @@ def _compared(
 
 def _code(path: Path, content: dict[str, Any]) -> Iterator[Finding]:
     """Code generation: by both scores of the paper's table."""
-    runs: dict[str, list[dict[str, Any]]] = {}
+    runs: dict[str, dict[int, Run]] = {}
     for run in content.get("runs", []):
         if not run["run"].endswith("-settled"):
-            runs.setdefault(run["run"].rsplit("-seed", 1)[0], []).append(run)
-    if not {"baseline", "mat-0.0", "mat-0.1"} <= set(runs):
+            runs.setdefault(run["name"], {})[run["seed"]] = run
+    if not runs:  # a record of the corpora, say
         return
     language = content["language"].capitalize()
     where = f"{language} trained for longer" if "-long" in path.stem else language
     for column, (score, called) in enumerate(CODE_SCORES.items()):
-        scores = {name: [run["scores"][score] for run in each] for name, each in runs.items()}
-        printed = {name: each[0]["paper"][column] for name, each in runs.items()}
-        intervals = [run["against_baseline"][score]["interval"] for run in runs["mat-0.1"]]
-        better = sum(low > 0 for low, _ in intervals)
-        for claim, first, tests in (
-            (CODE, "baseline", (len(intervals), better)),
-            (CODE_DROPPING, "mat-0.0", None),
-        ):
+        for claim, first in ((CODE, "baseline"), (CODE_DROPPING, "mat-0.0")):
+            pairs = _pairs(runs.get(first, {}), runs.get("mat-0.1", {}))
+            if not pairs:
+                continue
+            tests = None
+            if claim == CODE:
+                lows = [run["against_baseline"][score]["interval"][0] for _, run in pairs]
+                tests = len(lows), sum(low > 0 for low in lows)
             yield Finding(
                 claim,
-                _arrow(printed[first], printed["mat-0.1"]),
+                _arrow(*(run["paper"][column] for run in pairs[0])),
                 f"{where}, {called}",
-                scores[first],
-                scores["mat-0.1"],
+                [run["scores"][score] for run, _ in pairs],
+                [run["scores"][score] for _, run in pairs],
                 tests,
             )
 
@@ -232,16 +237,20 @@ def _code(path: Path, content: dict[str, Any]) -> Iterator[Finding]:
 
 def _understanding(content: dict[str, Any]) -> Iterator[Finding]:
     """GLUE with a small encoder, by the first score of each task."""
+    runs: dict[tuple[str, str], dict[int, Run]] = {}
+    for run in content.get("runs", []):  # as they ended, which is no order of seeds
+        runs.setdefault((run["task"], run["system"]), {})[run["seed"]] = run
     for claim, system in ((ENCODER, "mat-0.3"), (ENCODER_LEAST, "mat-0.1")):
         for task, systems in content.get("summary", {}).items():
-            if "plain" not in systems or system not in systems:
+            pairs = _pairs(runs.get((task, "plain"), {}), runs.get((task, system), {}))
+            if not pairs:
                 continue
-            found = [systems["plain"], systems[system]]
-            scores = [next(iter(each["best"].items())) for each in found]
-            printed = [each.get("paper") for each in found]
+            printed = [systems[name].get("paper") for name in ("plain", system)]
+            score = next(iter(pairs[0][0]["best"]))
             yield Finding(
                 claim,
                 _arrow(*map(str, printed)) if all(printed) else "–",
-                f"{TASKS.get(task, task)}, {scores[0][0]}",
-                *(score["values"] for _, score in scores),
+                f"{TASKS.get(task, task)}, {score}",
+                [run["best"][score] for run, _ in pairs],
+                [run["best"][score] for _, run in pairs],
             )
