@@ -291,6 +291,22 @@ def test_the_verdict_says_how_far_a_model_is_from_its_control(above: float, told
     assert f"ρ=0.3, scores {30 + above:.2f}, {told}." in line
 
 
+def test_the_verdict_prefers_models_of_as_many_seeds_as_there_are() -> None:
+    study = load_study("ted-de-en")
+    one = choose(study.experiments(), ["de-en.proximal.3-256-2048.m4.l6+6.r0.3.s1"])[-1]
+    high = replace(one, drop_branch=0.1)
+    three = [made_record(study, replace(one, seed=seed), 31.0) for seed in (1, 2, 3)]
+    three += [made_record(study, replace(one.baseline, seed=seed), 30.0) for seed in (1, 2, 3)]
+    lucky = made_record(study, high, 33.0)  # on the validation set, too
+    (line,) = verdicts(Results(study, [*three, lucky]))
+    assert line.startswith("de-en: of those with 3 seeds, the MAT that is best on the validation ")
+    assert "ρ=0.3, scores 31.00 ± 0.00, 1.00 above the baseline" in line
+    (line,) = verdicts(Results(study, three))
+    assert line.startswith("de-en: the MAT that is best on the validation set, ")
+    (line,) = verdicts(Results(study, [*three[3:], lucky]))  # no model has as many: it is said
+    assert "ρ=0.1, scores 33.00 (1 seed), 3.00 above the baseline" in line
+
+
 def test_what_was_not_run_is_said(results: Results) -> None:
     everything = {experiment.cell for experiment in results.study.experiments()}
     said = "cells have not been run"

@@ -74,10 +74,17 @@ def verdicts(results: Results) -> list[str]:
         ]
         if not mats:
             continue
+        # The best of few seeds may be luck: only those with the most are compared.
+        most = max(len(cell.seeds) for cell in mats)
+        whole = [cell for cell in mats if len(cell.seeds) == most]
         # Chosen on the validation set, so that the test set is not what made it the best.
-        best = max(mats, key=_on_validation)
-        line = f"{corpus}: the MAT that is best on the validation set, {best.experiment.title()}, "
-        line += f"scores {best}"
+        best = max(whole, key=_on_validation)
+        of = "" if len(whole) == len(mats) else f"of those with {counted(most, 'seed')}, "
+        line = f"{corpus}: {of}the MAT that is best on the validation set, "
+        line += f"{best.experiment.title()}, scores {best}"
+        baseline = results.find(best.experiment.baseline)
+        if baseline is not None and len(baseline.seeds) > most:
+            line += f" ({counted(most, 'seed')})"
         for name, words in (("baseline", "the baseline"), ("continued", "the baseline continued")):
             found = best.against.get(name)
             if found is not None:
