@@ -301,6 +301,40 @@ def test_a_search_gives_signs_while_it_trains_and_gives_up_a_trial_that_was_take
     assert not list(lost.glob("**/*.safetensors"))
 
 
+def asked_for_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets a worker of another machine begin a trial just before our first one, and fall silent."""
+    ask, begun = optuna.study.Study.ask, []
+
+    def after_another(self: Any) -> Any:
+        if not begun:
+            begun.append(ask(self))
+            begun[0].set_user_attr("lease", {"worker": "elsewhere/1:1:1", "beat": 1})
+        return ask(self)
+
+    monkeypatch.setattr(optuna.study.Study, "ask", after_another)
+
+
+@pytest.mark.parametrize(
+    ("trials", "states"),
+    [(1, ["FAIL", "FAIL", "COMPLETE"]), (2, ["FAIL", "COMPLETE", "COMPLETE"])],
+)
+def test_workers_that_begin_at_once_begin_no_trial_too_many_and_one_tries_the_model_to_beat(
+    write_study: Callable[..., Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    trials: int,
+    states: list[str],
+) -> None:
+    asked_for_at_once(monkeypatch)
+    bench = Bench(load_study(str(write_study())), tmp_path / "out", device="cpu")
+    url = f"sqlite:///{tmp_path}/s.db"
+    found = search(bench, url=url, trials=trials, lease=1.0, tell=lambda line: None)
+    assert found["trials"] == trials
+    study = optuna.load_study(study_name="tiny-search", storage=url)
+    assert [trial.state.name for trial in study.get_trials()] == states
+    assert found["own"]["trial"] == 2  # the first of the two might have been it, and is gone
+
+
 @pytest.mark.parametrize(
     ("space", "said"),
     [

@@ -70,13 +70,9 @@ def search(
     )
     _check_same(optuna_study, bench)
     while _wants_another(optuna_study, wanted, leases, tell):
-        begun = optuna_study.get_trials(deepcopy=False)
-        tried = any(_is_own(trial) for trial in begun if trial.state.name != "FAIL")
-        fixed = None if tried else own_model(space, base)
-        optuna_study.sampler = _sampler(space, seed, done=len(begun), fixed=fixed)
-        trial = optuna_study.ask()
-        leases.renew(trial._trial_id)
-        trial.set_user_attr("own", fixed is not None)
+        trial = _begin(optuna_study, base, space, leases, wanted, seed)
+        if trial is None:
+            continue
         config = propose(trial, space, base)
         name = f"trial {trial.number}"
         tell(f"{name}: {describe(config)}")
@@ -92,6 +88,32 @@ def search(
             continue
         tell(f"{name}: {'pruned' if value is None else f'loss {value:.4f}'}")
     return _report(bench, optuna_study, base, tell)
+
+
+def _begin(
+    study: Any, base: Config, space: Search, leases: Leases, wanted: int, seed: int
+) -> Any | None:
+    """Begin a trial; None where other workers have begun the last ones in the meantime.
+
+    Its number, which no other worker's has, decides what it draws. The first one that counts is the
+    study's own model.
+    """
+    import optuna
+
+    taken = study.ask()
+    leases.renew(taken._trial_id)
+    trials = study.get_trials(deepcopy=False)
+    before = [one for one in trials if one.number < taken.number and one.state.name != "FAIL"]
+    if len(before) >= wanted:
+        leases.end(taken._trial_id)
+        return None
+    # One that has just begun may be it, though it does not say so yet.
+    tried = any(one.user_attrs.get("own", one.state.name == "RUNNING") for one in before)
+    fixed = None if tried else own_model(space, base)
+    study.sampler = _sampler(space, seed, done=taken.number, fixed=fixed)
+    trial = optuna.trial.Trial(study, taken._trial_id)
+    trial.set_user_attr("own", fixed is not None)
+    return trial
 
 
 def _check_same(study: Any, bench: Bench) -> None:
