@@ -403,7 +403,10 @@ def searched(path: Path, content: dict[str, Any]) -> list[str]:
         for one in [*content["best"], *([own] if own and own not in content["best"] else [])]
     ]
     header = ["trial", "validation loss", "N_a by layer", "ρ by layer", "ρ of the FFN", "N_f"]
-    text = f"{content['trials']} trials, {content['pruned']} of them pruned. {content['claims']}"
+    asked = content.get("asked", content["trials"])
+    of = f" of the {asked} asked for" if asked > content["trials"] else ""
+    text = f"{content['trials']} trials{of}, {content['pruned']} of them pruned. "
+    text += content["claims"]
     for whose, key in (("The best", "scores"), ("The study's own", "own_scores")):
         for name, score in content.get(key, {}).items():
             text += f" {whose} on the test set: {name} {score['value']:.2f} ({score['signature']})."

@@ -335,6 +335,97 @@ def test_workers_that_begin_at_once_begin_no_trial_too_many_and_one_tries_the_mo
     assert found["own"]["trial"] == 2  # the first of the two might have been it, and is gone
 
 
+def test_commands_that_share_a_search_end_with_the_same_record(
+    write_study: Callable[..., Path], study_command: Callable[..., Any], tmp_path: Path
+) -> None:
+    words = ("search", write_study(), "--output", tmp_path, "--device", "cpu", "--trials", "4")
+    files = [tmp_path / "one.json", tmp_path / "two.json"]
+    for process in [study_command(*words, "--record", file) for file in files]:
+        said = process.communicate(timeout=120)
+        assert process.returncode == 0, said
+    one, two = (json.loads(file.read_text(encoding="utf-8")) for file in files)
+    assert one == two
+    assert (one["asked"], one["trials"]) == (4, 4)
+    assert {"scores", "own_scores"} <= one.keys()
+
+
+def interrupting(number: int, then: Callable[[], None]) -> Callable[..., Trainer]:
+    """A Trainer that does something at the first validation of the so-manieth trial from now."""
+    begun = []
+
+    def trainer(config: Config, data: Any, **options: Any) -> Trainer:
+        begun.append(config)
+        if len(begun) == number:
+            options["watch"] = lambda record: then()
+        return Trainer(config, data, **options)
+
+    return trainer
+
+
+@pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM, RuntimeError])
+def test_a_search_that_ends_early_leaves_a_record_of_the_trials_so_far(
+    write_study: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: Any
+) -> None:
+    def end() -> None:
+        if by is RuntimeError:
+            raise RuntimeError("something broke")
+        os.kill(os.getpid(), by)
+
+    monkeypatch.setattr("multibranch.study.searching.Trainer", interrupting(3, end))
+    words = ["study", "search", str(write_study(updates=10)), "--output", str(tmp_path)]
+    words += ["--device", "cpu", "--trials", "7", "--record", str(tmp_path / "search.json")]
+    if by is RuntimeError:
+        with pytest.raises(RuntimeError, match="something broke"):
+            main(words)
+    else:
+        assert main(words) == 130
+    record = json.loads((tmp_path / "search.json").read_text(encoding="utf-8"))
+    assert (record["asked"], record["trials"], record["own"]["trial"]) == (7, 2, 0)
+    assert sorted(row["trial"] for row in record["best"]) == [0, 1]
+    assert "--trials 7 " in record["command"]
+    assert not {"scores", "own_scores"} & record.keys()  # the test set is for the end
+
+
+def test_sigterm_ends_a_search_that_waits_for_others_with_what_it_has(
+    write_study: Callable[..., Path], tmp_path: Path
+) -> None:
+    bench = Bench(load_study(str(write_study())), tmp_path / "out", device="cpu")
+    url, kept = f"sqlite:///{tmp_path}/s.db", []
+    search(bench, url=url, trials=1, tell=lambda line: None)
+    begun_elsewhere(url, beat=0)
+
+    def tell(line: str) -> None:
+        if line.startswith("waiting for"):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(KeyboardInterrupt):
+        search(bench, url=url, trials=2, tell=tell, keep=kept.append)
+    assert [(found["asked"], found["trials"]) for found in kept] == [(2, 1)]
+
+
+def test_a_search_ends_when_its_time_is_up_and_scores_what_it_has(
+    write_study: Callable[..., Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture,
+) -> None:
+    words = ["study", "search", str(write_study()), "--output", str(tmp_path), "--device", "cpu"]
+    words += ["--record", str(tmp_path / "search.json"), "--trials"]
+    assert main([*words, "1"]) == 0
+    before = json.loads((tmp_path / "search.json").read_text(encoding="utf-8"))
+    slow = interrupting(1, lambda: time.sleep(2))
+    monkeypatch.setattr("multibranch.study.searching.Trainer", slow)
+    capsys.readouterr()
+    assert main([*words, "3", "--minutes", "0.01"]) == 1
+    said = capsys.readouterr().err
+    assert " the time is up\n" in said
+    assert said.endswith(" 2 trials left to run: the same command goes on\n")
+    record = json.loads((tmp_path / "search.json").read_text(encoding="utf-8"))
+    assert (record.pop("asked"), record.pop("trials")) == (3, 1)
+    assert {**before, "command": record["command"]} == {**record, "asked": 1, "trials": 1}
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
 @pytest.mark.parametrize(
     ("space", "said"),
     [

@@ -20,6 +20,8 @@ ROOT = Path(__file__).resolve().parents[2]
         (["run", "builtin", "--lease", "0"], "--lease must be 1 to 86,400, not 0.0"),
         (["run", "builtin", "--lease", "nan"], "--lease must be 1 to 86,400, not nan"),
         (["search", "builtin", "--trials", "0"], "--trials must be 1 to 1,000,000, not 0"),
+        (["run", "builtin", "--minutes", "0"], "--minutes must be 0.01 to 1,000,000, not 0.0"),
+        (["search", "builtin", "--minutes", "nan"], "--minutes must be 0.01 to 1,000,000, not nan"),
         (["search", "builtin", "--seed", "-1"], "--seed must be 0 to 4,294,967,295, not -1"),
         (["list", "table-99"], "no study runs table 99 of the paper; see `multibranch study list`"),
     ],

@@ -118,6 +118,23 @@ def test_how_a_trial_goes_is_told_while_it_is_run(
     assert told == [f"update {update} of 6, validation loss" for update in (5, 6)]
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_run_ends_when_its_time_is_up_and_gives_back_what_it_was_at(
+    workers: int,
+    write_study: Callable[..., Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture,
+) -> None:
+    file, out = write_study(updates=100_000, every=50_000), tmp_path / "out"
+    words = ("run", file, "--device", "cpu", "--output", out, "--workers", workers)
+    assert study(*words, "--minutes", 0.05 if workers == 1 else 0.2, "--json") == 1
+    captured = capsys.readouterr()
+    assert json.loads(captured.out) == {"study": "tiny", "experiments": 6, "done": 0, "waiting": 6}
+    assert " the time is up\n" in captured.err
+    assert captured.err.endswith(" 6 experiments left to run: the same command goes on\n")
+    assert list(out.glob("trials/tiny.scratch*/resume/update-*"))  # where it goes on
+
+
 def test_a_killed_workers_trial_goes_on_where_it_was_saved(
     write_study: Callable[..., Path],
     study_command: Start,

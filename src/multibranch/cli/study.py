@@ -38,8 +38,8 @@ _RUN = """Run the trials of a study, or what is left of them.
   multibranch study run multi30k-small --only 'de-en.proximal.3-*.s1'
   multibranch study run table-1 --data prepared/iwslt14-de-en --seeds 1
 
-Stopped anywhere, the same command goes on. Started twice, both share the work. A trial that failed
-is told at the end with its reason, and tried again with --retry-failed.
+Stopped anywhere, or ended by --minutes, the same command goes on. Started twice, both share the
+work. A trial that failed is told at the end with its reason, and tried again with --retry-failed.
 """
 _REPORT = """Write a study's page and Markdown file: its numbers beside the paper's.
 
@@ -67,12 +67,14 @@ is the study's own model, where the space has it: what is to be beaten. The sear
 validation set only, and its best model and the study's own are scored on the test set at the end.
 --trials counts those of all commands together: the same command with a larger number goes on.
 Commands that search together end when all trials have; that of a worker that is gone is replaced.
+Stopped, or ended by --minutes, it leaves a --record of the trials so far; the same command goes on.
 """
 _BOUNDS = {
     "seeds": (1, 1000),
     "workers": (1, 1000),
     "lease": (1, 86_400),
     "trials": (1, 1_000_000),
+    "minutes": (0.01, 1_000_000),
     "seed": (0, 2**32 - 1),
 }
 
@@ -90,6 +92,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     run.add_argument("--workers", type=int, help="processes (default: 4 on a GPU, 1 on a CPU)")
     add_device(run)
     _add_lease(run, "its trial is taken up by another")
+    _add_minutes(run, "what is at work then is saved and given back")
     run.add_argument(
         "--discard-models", action="store_true", help="keep only models that others start from"
     )
@@ -112,6 +115,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     search.add_argument("--seed", type=int, default=1, help="of search and models (default: 1)")
     add_device(search)
     _add_lease(search, "another trial takes its trial's place")
+    _add_minutes(search, "the trial at work then does not count; the best so far is scored")
     search.add_argument("--record", metavar="FILE", help="write what was found down as JSON")
     search.add_argument("--json", action="store_true", help="print the best trials as JSON")
 
@@ -153,6 +157,12 @@ def _add_lease(parser: argparse.ArgumentParser, then: str) -> None:
         "--lease", type=float, default=60.0, metavar="SECONDS", help="silence after which a worker "
         f"counts as gone and {then} (default: 60)",
     )  # fmt: skip
+
+
+def _add_minutes(parser: argparse.ArgumentParser, then: str) -> None:
+    parser.add_argument(
+        "--minutes", type=float, help=f"begin nothing after so many; {then} (default: no limit)"
+    )
 
 
 def _add_choice(parser: argparse.ArgumentParser) -> None:
@@ -287,7 +297,7 @@ def _run(args: argparse.Namespace) -> int:
     queue = job.queue()
     if args.retry_failed:
         queue.forget_failures()
-    states = run_workers(job, workers, tell=_tell)
+    states = run_workers(job, workers, tell=_tell, minutes=args.minutes)
     for key, error in queue.errors().items():
         _tell(f"{key} failed: {error}")
     left = len(experiments) - states.get("done", 0) - states.get("failed", 0)
@@ -337,7 +347,7 @@ def _import(args: argparse.Namespace) -> None:
     print(f"{counted(taken, 'trial')} taken, {known} known already")
 
 
-def _search(args: argparse.Namespace) -> None:
+def _search(args: argparse.Namespace) -> int:
     import json
     import shlex
     from pathlib import Path
@@ -350,13 +360,28 @@ def _search(args: argparse.Namespace) -> None:
     if args.record is not None:
         check_file(Path(args.record), "--record")
     bench = _bench(args)
+
+    def keep(found: dict[str, Any]) -> None:
+        if args.record is not None:
+            trials = str(max(found["asked"], found["trials"]))
+            words = ["multibranch", "study", "search", args.name, "--trials", trials]
+            words += ["--seed", str(args.seed), *bench.words]
+            write_search(Path(args.record), bench, found, command=shlex.join(words))
+
     found = search(
-        bench, url=_url(args), trials=args.trials, seed=args.seed, lease=args.lease, tell=_tell
+        bench,
+        url=_url(args),
+        trials=args.trials,
+        seed=args.seed,
+        lease=args.lease,
+        minutes=args.minutes,
+        keep=keep,
+        tell=_tell,
     )
-    if args.record is not None:
-        words = ["multibranch", "study", "search", args.name, "--trials", str(found["trials"])]
-        words += ["--seed", str(args.seed), *bench.words]
-        write_search(Path(args.record), bench, found, command=shlex.join(words))
+    keep(found)
+    left = found["asked"] - found["trials"]
+    if left > 0:
+        _tell(f"{counted(left, 'trial')} left to run: the same command goes on")
     if args.json:
         print(json.dumps(found, indent=2, ensure_ascii=False))
     else:
@@ -372,3 +397,4 @@ def _search(args: argparse.Namespace) -> None:
             for name, score in found.get(key, {}).items():
                 told = f"{name} {score['value']:.2f} ({score['signature']})"
                 print(f"{whose} on the test set: {told}")
+    return 1 if left > 0 else 0

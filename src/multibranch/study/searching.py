@@ -13,6 +13,7 @@ import math
 import secrets
 import time
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from multibranch.study.experiment import Experiment
 from multibranch.study.leases import LEASE, POLL, Leases, Lost
 from multibranch.study.plan import Search
 from multibranch.study.scoring import scores_of
+from multibranch.study.stopping import end_of, is_over, terminable
 from multibranch.study.storage import open_storage
 from multibranch.study.telling import TELL_EVERY, Tell, telling
 from multibranch.study.trial import Stopped, Watch, device_name, tidy
@@ -44,12 +46,16 @@ def search(
     trials: int | None = None,
     seed: int = 1,
     lease: float = LEASE,
+    minutes: float | None = None,
+    keep: Callable[[dict[str, Any]], None] | None = None,
     tell: Tell,
     tell_every: float = TELL_EVERY,
 ) -> dict[str, Any]:
     """Run trials until there are so many in all, by whichever workers; the best of them.
 
     lease: seconds after which the trial of a worker that gives no sign does not count any more.
+    minutes: after which the trial at work is stopped; the best of the others are given back.
+    keep: given what was found by then, test scores excepted, where something else ends the search.
     """
     import optuna
 
@@ -69,8 +75,34 @@ def search(
         ),
     )
     _check_same(optuna_study, bench)
-    while _wants_another(optuna_study, wanted, leases, tell):
-        trial = _begin(optuna_study, base, space, leases, wanted, seed)
+    end = end_of(minutes)
+    try:
+        with terminable(end):
+            _try(bench, optuna_study, base, leases, wanted, seed, tell, tell_every)
+    except BaseException as error:
+        if not (isinstance(error, KeyboardInterrupt) and is_over(end)):
+            found = _found(bench, optuna_study, wanted)
+            if found is not None and keep is not None:
+                keep(found)
+            raise
+        tell("the time is up")
+    return _report(bench, optuna_study, base, wanted, tell)
+
+
+def _try(
+    bench: Bench,
+    study: Any,
+    base: Config,
+    leases: Leases,
+    wanted: int,
+    seed: int,
+    tell: Tell,
+    tell_every: float,
+) -> None:
+    """Run trials until there are as many as wanted."""
+    space = _space(bench)
+    while _wants_another(study, wanted, leases, tell):
+        trial = _begin(study, base, space, leases, wanted, seed)
         if trial is None:
             continue
         config = propose(trial, space, base)
@@ -79,7 +111,7 @@ def search(
         told = telling(name, tell, updates=config.train.max_updates, every=tell_every)
         try:
             with leases.renewed(trial._trial_id):
-                value = _run(bench, optuna_study, trial, config, told, leases)
+                value = _run(bench, study, trial, config, told, leases)
         except Stopped:
             tell(f"{name}: stopped, and does not count")
             raise KeyboardInterrupt from None
@@ -87,7 +119,6 @@ def search(
             tell(f"{name}: another worker took this one for gone: it does not count")
             continue
         tell(f"{name}: {'pruned' if value is None else f'loss {value:.4f}'}")
-    return _report(bench, optuna_study, base, tell)
 
 
 def _begin(
@@ -346,21 +377,39 @@ def _run(
     return value
 
 
-def _report(bench: Bench, study: Any, base: Config, tell: Tell) -> dict[str, Any]:
-    """The best trials, the study's own model, and the test scores of the very best and of that."""
+def _done(study: Any) -> list[Any]:
+    """The trials that were seen through, the best one first."""
     trials = study.get_trials(deepcopy=False)
-    done = sorted((t for t in trials if t.state.name == "COMPLETE"), key=lambda t: t.value)
+    return sorted((t for t in trials if t.state.name == "COMPLETE"), key=lambda t: t.value)
+
+
+def _found(bench: Bench, study: Any, wanted: int) -> dict[str, Any] | None:
+    """The best trials so far and the study's own model; None where there is none yet.
+
+    asked: how many trials the search is to have; trials: how many of them have ended.
+    """
+    done = _done(study)
     if not done:
-        raise UserError("no trial of the search was finished")
+        return None
     own = next(filter(_is_own, done), None)
-    pruned = sum(trial.state.name == "PRUNED" for trial in trials)
-    found: dict[str, Any] = {
+    pruned = sum(trial.state.name == "PRUNED" for trial in study.get_trials(deepcopy=False))
+    return {
         "study": bench.study.name,
+        "asked": wanted,
         "trials": len(done) + pruned,
         "pruned": pruned,
         "best": [_row(trial) for trial in done[:SHOWN]],
         "own": None if own is None else _row(own),
     }
+
+
+def _report(bench: Bench, study: Any, base: Config, wanted: int, tell: Tell) -> dict[str, Any]:
+    """What was found, with the test scores of the best model and of the study's own."""
+    found = _found(bench, study, wanted)
+    if found is None:
+        raise UserError("no trial of the search was finished")
+    done = _done(study)
+    own = next(filter(_is_own, done), None)
     data, scores = bench.open(_first(bench)), {}
     chosen = {trial.number: trial for trial in (done[0], own) if trial is not None}
     for trial in chosen.values():

@@ -4,11 +4,8 @@ import multiprocessing
 import os
 import signal
 import sys
-import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +15,7 @@ from multibranch.study.experiment import Experiment
 from multibranch.study.leases import LEASE, POLL
 from multibranch.study.order import hopeless, next_experiment
 from multibranch.study.scoring import scored
+from multibranch.study.stopping import end_of, is_over, terminable
 from multibranch.study.storage import Queue, open_storage
 from multibranch.study.telling import TELL_EVERY, Tell, telling
 from multibranch.study.trial import Busy, Stopped, is_claimed, run_trial, tidy
@@ -158,14 +156,28 @@ def _summary(job: Work, record: dict[str, Any]) -> str:
 # -- Several workers of one command ---------------------------------------------------------------
 
 
-def run_workers(job: Work, workers: int, *, tell: Tell) -> dict[str, int]:
+def run_workers(
+    job: Work, workers: int, *, tell: Tell, minutes: float | None = None
+) -> dict[str, int]:
     """Run the study with so many processes; how it stands when they have ended.
 
     tell: travels to other processes, where there are several.
+    minutes: after which what is at work is stopped and given back.
     """
-    if workers == 1:
-        with _terminable():
+    end = end_of(minutes)
+    try:
+        if workers > 1:
+            return _run_several(job, workers, tell, end)
+        with terminable(end):
             return work(job, tell=tell)
+    except KeyboardInterrupt:
+        if not is_over(end):
+            raise
+        tell("the time is up")
+        return count(job, job.queue().states())
+
+
+def _run_several(job: Work, workers: int, tell: Tell, end: float | None) -> dict[str, int]:
     queue = job.queue()
     queue.fill()
     context = multiprocessing.get_context("spawn")
@@ -173,7 +185,7 @@ def run_workers(job: Work, workers: int, *, tell: Tell) -> dict[str, int]:
     for process in processes:
         process.start()
     try:
-        _watch(job, queue, processes, tell)
+        _watch(job, queue, processes, tell, end)
     except KeyboardInterrupt:
         for process in processes:
             if process.is_alive() and process.pid:
@@ -187,9 +199,9 @@ def run_workers(job: Work, workers: int, *, tell: Tell) -> dict[str, int]:
     return count(job, queue.states())
 
 
-def _watch(job: Work, queue: Queue, processes: list[Any], tell: Tell) -> None:
+def _watch(job: Work, queue: Queue, processes: list[Any], tell: Tell, end: float | None) -> None:
     """Tell how the study goes while the workers are at it."""
-    with _terminable():
+    with terminable(end):
         before: dict[str, str] = {}
         while True:
             alive = [process for process in processes if process.is_alive()]
@@ -217,28 +229,10 @@ def _main(job: Work, tell: Tell) -> None:
 
         torch.set_num_threads(job.threads)
     try:
-        with _terminable():
+        with terminable():
             work(job, tell_within=tell)
     except KeyboardInterrupt:
         sys.exit(130)
     except UserError as error:
         print(f"multibranch study: {error}", file=sys.stderr)
         sys.exit(2)
-
-
-@contextmanager
-def _terminable() -> Iterator[None]:
-    """Let SIGTERM end a worker as Ctrl-C does: what it holds is given back."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def stop(number: int, frame: Any) -> None:
-        raise KeyboardInterrupt
-
-    before = [(n, signal.signal(n, stop)) for n in (signal.SIGTERM, signal.SIGINT)]
-    try:
-        yield
-    finally:
-        for number, handler in before:
-            signal.signal(number, handler)

@@ -1,0 +1,52 @@
+"""What ends workers before their work is done: Ctrl-C, SIGTERM, and a time that is up."""
+
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+
+def end_of(minutes: float | None) -> float | None:
+    """When a time that begins now is up, by this process's clock; None is never."""
+    return None if minutes is None else time.monotonic() + 60 * minutes
+
+
+def is_over(end: float | None) -> bool:
+    """Whether that time is up."""
+    return end is not None and time.monotonic() >= end
+
+
+@contextmanager
+def terminable(end: float | None = None) -> Iterator[None]:
+    """Let SIGTERM, and the end of the time, end a worker as Ctrl-C does: what it holds is given
+    back. A training within saves what it has, for it takes SIGTERM itself."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    left = False
+
+    def stop(number: int, frame: Any) -> None:
+        if not left:
+            raise KeyboardInterrupt
+
+    def time_is_up() -> None:
+        main = threading.main_thread().ident
+        assert main is not None
+        signal.pthread_kill(main, signal.SIGTERM)
+
+    timer = None if end is None else threading.Timer(end - time.monotonic(), time_is_up)
+    before = [(n, signal.signal(n, stop)) for n in (signal.SIGTERM, signal.SIGINT)]
+    try:
+        if timer is not None:
+            timer.daemon = True
+            timer.start()
+        yield
+    finally:
+        left = True
+        if timer is not None:
+            timer.cancel()
+            timer.join()
+        for number, handler in before:
+            signal.signal(number, handler)
