@@ -50,7 +50,7 @@ def multi_bleu(
     matches, totals = [0] * ORDER, [0] * ORDER
     output_length = reference_length = 0
     for hypothesis, reference in zip(hypotheses, references):
-        output, target = _words(hypothesis), _words(reference)
+        output, target = split_words(hypothesis), split_words(reference)
         output_length += len(output)
         reference_length += len(target)
         for n in range(1, ORDER + 1):
@@ -117,7 +117,8 @@ def ngrams(words: Sequence[str], n: int) -> Counter[tuple[str, ...]]:
     return Counter(zip(*(words[start:] for start in range(n))))
 
 
-def _words(line: str) -> list[str]:
+def split_words(line: str) -> list[str]:
+    """Tokens as multi-bleu.perl takes them: they end at ASCII white space only."""
     return [word for word in re.split(r"[ \t\n\r\f\v]+", line) if word]
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from multibranch.data import PreparedData
-from multibranch.metrics import Score, paired_bootstrap
+from multibranch.metrics import Score
+from multibranch.study.bootstrap import Bootstrap, Resampled
 from multibranch.study.trial import HYPOTHESES, read_lines
 from multibranch.tasks.code import CodeOutput, language_of
 from multibranch.tasks.evaluation import make_output
@@ -46,29 +47,32 @@ class Comparisons:
 
     def __init__(self, references: dict[str, list[str]], known: dict[str, Any] | None = None):
         """references: the tokenised references of every corpus, by its name."""
-        self.references = references
         self.found: dict[str, Any] = dict(known or {})
+        self._bootstraps = {
+            corpus: Bootstrap(lines, samples=SAMPLES)
+            for corpus, lines in references.items()
+            if lines
+        }
+        self._resampled: dict[str, Resampled] = {}
 
     def compare(self, system: str, baseline: str, corpus: str, files: dict[str, Path]) -> Any:
         """The difference of `system` to `baseline`, both keys; None where a file is missing."""
         name = f"{system} > {baseline}"
         if name in self.found:
             return self.found[name]
-        if corpus not in self.references or not all(
+        if corpus not in self._bootstraps or not all(
             key in files and files[key].is_file() for key in (system, baseline)
         ):
             return None
-        got = paired_bootstrap(
-            read_lines(files[baseline]),
-            read_lines(files[system]),
-            self.references[corpus],
-            metric="multi-bleu",
-            samples=SAMPLES,
-        )
+        bootstrap = self._bootstraps[corpus]
+        for key in (system, baseline):
+            if key not in self._resampled:
+                self._resampled[key] = bootstrap.resample(read_lines(files[key]))
+        got = bootstrap.compare(self._resampled[baseline], self._resampled[system])
         self.found[name] = {
             "difference": round(got["difference"], 4),
-            "p_value": round(float(got["p_value"]), 5),
-            "significant": bool(got["significant"]),
-            "signature": got["signature"],
+            "p_value": round(got["p_value"], 5),
+            "significant": got["significant"],
+            "signature": bootstrap.signature,
         }
         return self.found[name]

@@ -1,0 +1,94 @@
+"""Paired bootstraps between many systems on one test set."""
+
+import itertools
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from multibranch import __version__
+from multibranch.metrics.corpus import ORDER, split_words
+from multibranch.metrics.score import check_pairs
+
+SEED = 12345  # sacreBLEU's
+
+
+@dataclass(frozen=True)
+class Resampled:
+    """A system's score on the test set, and on every sample drawn from it."""
+
+    score: float
+    samples: np.ndarray
+
+
+class Bootstrap:
+    """The test of `paired_bootstrap` by BLEU on tokens, for many pairs of systems.
+
+    The samples are the same that sacreBLEU draws. What a system scores on each of them is computed
+    once, whatever it is compared with, and from counts of its sentences.
+
+    Args:
+        references: of the test set, tokenised.
+        samples: how many to draw.
+    """
+
+    def __init__(self, references: Sequence[str], *, samples: int = 1000) -> None:
+        self.references = list(references)
+        self.samples = samples
+        words = [split_words(line) for line in self.references]
+        self._lengths = [len(line) for line in words]
+        self._grams = [_grams(line) for line in words]
+        count = len(self.references)
+        drawn = np.random.default_rng(SEED).choice(count, size=(samples, count), replace=True)
+        # How often each sentence is in each sample.
+        self._weights = np.stack([np.bincount(one, minlength=count) for one in drawn]).astype(float)
+
+    @property
+    def signature(self) -> str:
+        kind = "case:mixed|eff:no|tok:none|smooth:none"
+        return f"nrefs:1|bs:{self.samples}|seed:{SEED}|{kind}|version:{__version__}"
+
+    def resample(self, hypotheses: Sequence[str]) -> Resampled:
+        """Score a system's tokenised outputs."""
+        check_pairs(hypotheses, self.references)
+        counts = np.array([self._counts(*one) for one in enumerate(hypotheses)], dtype=float)
+        return Resampled(float(_scores(counts.sum(0)[None])[0]), _scores(self._weights @ counts))
+
+    def _counts(self, number: int, hypothesis: str) -> list[int]:
+        """Lengths of output and reference, and of each order the matches and all n-grams."""
+        words, known = split_words(hypothesis), self._grams[number]
+        matches = [0] * ORDER
+        for gram, count in _grams(words).items():
+            if gram in known:
+                matches[len(gram) - 1] += min(count, known[gram])
+        totals = [max(0, len(words) - order) for order in range(ORDER)]
+        return [len(words), self._lengths[number], *matches, *totals]
+
+    @staticmethod
+    def compare(baseline: Resampled, system: Resampled) -> dict[str, Any]:
+        """The difference of a system to a baseline, and whether it is more than chance."""
+        difference = system.score - baseline.score
+        apart = np.abs(system.samples - baseline.samples)
+        beyond = int(np.sum(apart - apart.mean() > abs(difference)))
+        p_value = (beyond + 1) / (len(apart) + 1) if difference else 1.0
+        return {"difference": difference, "p_value": p_value, "significant": p_value < 0.05}
+
+
+def _grams(words: Sequence[str]) -> Counter[tuple[str, ...]]:
+    """How often each run of one to four words occurs."""
+    runs = (zip(*(words[start:] for start in range(n))) for n in range(1, ORDER + 1))
+    return Counter(itertools.chain.from_iterable(runs))
+
+
+def _scores(counts: np.ndarray) -> np.ndarray:
+    """BLEU of each row of counts; 0 where an order has no match."""
+    output, reference = counts[:, 0], counts[:, 1]
+    matches, totals = counts[:, 2 : 2 + ORDER], counts[:, 2 + ORDER :]
+    found = np.zeros(len(counts))
+    some = matches.all(axis=1)
+    logs = np.log(matches[some] / totals[some]).mean(axis=1)
+    shorter = np.minimum(0.0, 1 - reference[some] / output[some])
+    found[some] = 100 * np.exp(logs + shorter)
+    return found
