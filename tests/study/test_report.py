@@ -52,6 +52,7 @@ def made_record(study: Study, experiment: Experiment, score: float) -> dict:
         "updates": 100 if second else 200,
         "wall_seconds": 5.0,
         "validation_plain": 1.5,
+        "brevity_penalty": 0.98,
         "curve": [[10 * n, 3.0, 2.0 - n / 200] for n in range(1, 101)],
         "mean_similarity": None if experiment.branches == 1 else 1 - experiment.drop_branch,
         "valid_bleu": {"1": score - 1},
@@ -90,6 +91,19 @@ def web(results: Results) -> str:
     return page(results)
 
 
+def cell_rows(text: str) -> list[dict[str, str]]:
+    """The rows of the last tables of cells in Markdown, by their columns' names."""
+    rows: list[dict[str, str]] = []
+    names: list[str] = []
+    for line in text[text.rindex("# Every cell") :].splitlines():
+        words = line.strip("| ").split(" | ")
+        if words[-1] == "key":
+            names = words
+        elif line.startswith("| "):
+            rows.append(dict(zip(names, words, strict=True)))
+    return rows
+
+
 def test_a_size_that_no_trial_has_recorded_is_left_open() -> None:
     """As of encoders, whose trials do not count their parameters."""
     study = load_study("multi30k-small")
@@ -97,10 +111,8 @@ def test_a_size_that_no_trial_has_recorded_is_left_open() -> None:
     records = [made_record(study, first, 30.0), made_record(study, second, 31.0)]
     del records[0]["parameters"]
     found = Results(study, records)
-    rows = [line.split(" | ") for line in markdown(found).splitlines() if line.startswith("| ")]
-    assert [row[8] for row in rows if row[1] in ("de-en", "en-de")] == [
-        "–", f"{records[1]['parameters']:,}"
-    ]  # fmt: skip
+    sizes = [row["parameters"] for row in cell_rows(markdown(found))]
+    assert sizes == ["–", f"{records[1]['parameters']:,}"]
     assert "0.0M" not in page(found) and f">{second.branches}.0M<" in page(found)
 
 
@@ -109,8 +121,7 @@ def test_the_cosine_of_the_whole_model_is_not_that_of_a_pruned_one() -> None:
     pruned = next(e for e in study.experiments(seeds=1) if e.keep == 1)
     assert pruned.parent is not None
     found = Results(study, [made_record(study, e, 30.0) for e in (pruned.parent, pruned)])
-    rows = [line.split(" | ") for line in markdown(found).splitlines() if line.startswith("| MAT")]
-    assert [row[7] for row in rows] == ["0.700", "–"]
+    assert [row["cosine"] for row in cell_rows(markdown(found))] == ["0.700", "–"]
 
 
 def test_the_control_follows_the_baseline_and_rates_rise() -> None:
@@ -179,8 +190,11 @@ def test_markdown_and_page_have_every_cell_and_the_command_that_repeats_it(
         # Where only some of the study's seeds were run, no others are run again.
         some = " ".join(f"{cell.cell}.s{seed}" for seed in cell.seeds)
         which = cell.cell if len(cell.seeds) == results.study.seeds else some
-        assert f"\nmultibranch study run multi30k-small --only {which}\n" in text
-        assert f"--only {which}</code>" in web
+        assert f" | `{which}` |\n" in text
+        assert f"<br><code>{which}</code>" in web
+    command = "multibranch study run multi30k-small --only KEY"
+    assert f"\n{command}\n" in text and text.count("multibranch study run") == 1
+    assert f"<code>{command}</code>" in web and web.count("multibranch study run") == 1
     for figure in ("Score against ρ", "Learning curves", "Branch similarity against ρ"):
         assert web.count(f"<b>{figure} (de-en).</b>") == 1
     assert web.count("<svg") == 6
@@ -188,6 +202,31 @@ def test_markdown_and_page_have_every_cell_and_the_command_that_repeats_it(
     assert best in text
     # Nothing comes from elsewhere.
     assert "<script" not in web and "<link" not in web and "src=" not in web
+
+
+def test_cells_that_were_run_with_other_options_have_commands_of_their_own(
+    results: Results,
+) -> None:
+    records = [dict(record) for record in results.records]
+    for record in records:
+        if record["cell"] == "de-en.scratch.1-256-1024.m4.l4+4.r0":
+            record["command"] += " --device cpu"
+    text, web = (make(Results(results.study, records)) for make in (markdown, page))
+    own = "multibranch study run multi30k-small --only de-en.scratch.1-256-1024.m4.l4+4.r0 --device"
+    for made in (text, web):
+        assert made.count("multibranch study run multi30k-small --only KEY") == 1
+        assert made.count(f"{own} cpu") == 1
+
+
+def test_cells_that_the_papers_tables_do_not_have_stand_beside_them(results: Results) -> None:
+    text = markdown(results)
+    beside = text[text.index("## Beside the paper's tables") : text.index("## Every cell")]
+    keys = re.findall(r"\| `(.*)` \|\n", beside)
+    assert len(keys) == 4 and all(".continued." in key for key in keys)
+    assert beside.index("**de-en**") < beside.index("**en-de**")
+    assert "| cosine |" not in beside  # which none of them has
+    folded = text[text.index("<details>\n<summary>All ") : text.index("\n</details>")]
+    assert len(re.findall(r"\| `(.*)` \|\n", folded)) == len(results.cells)
 
 
 def test_what_is_missing_shows_as_missing(results: Results) -> None:
@@ -478,9 +517,9 @@ def open_page() -> Callable:
 def test_every_column_of_the_table_of_cells_is_explained(web: str) -> None:
     section = web[web.index("<h2>Every cell") :]
     said = section[: section.index("<table")]
-    columns = re.findall(r"<th[^>]*>([^<]+)</th>", section)
+    columns = re.findall(r"<th[^>]*>([^<]+)</th>", section[: section.index("<tbody")])
     assert len(columns) == 11
-    assert [name for name in columns[2:] if f" {name}:" not in said.replace(" and ", ": ")] == []
+    assert [name for name in columns[2:] if not re.search(rf"[ >]{name}: ", said)] == []
 
 
 def test_a_score_that_no_trial_has_is_named(results: Results) -> None:

@@ -94,7 +94,8 @@ def test_two_commands_share_the_trials_of_one_study(
         assert trial["scores"]["multi_bleu"]["signature"].startswith("multi-bleu|")
         as_run = f"--only {trial['key']} {' '.join(map(str, place))} --device cpu"
         assert trial["command"].endswith(as_run)
-        assert trial["command"].replace(".s1 ", " ") in page
+        assert trial["command"].replace(trial["key"], "KEY") in page
+        assert f"<code>{trial['cell']}</code>" in page
     assert "<svg" in page and "http" not in page.replace("http://www.w3.org/", "")
 
 

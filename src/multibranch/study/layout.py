@@ -1,6 +1,8 @@
 """Our numbers in the layout of the paper's tables, beside the paper's own."""
 
 import shlex
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -49,10 +51,10 @@ class Sheet:
     rates: bool  # whether the columns are values of ρ
 
     @property
-    def found(self) -> int:
-        """How many cells have a number of ours."""
+    def found(self) -> list[CellResult]:
+        """The cells that have a number of ours."""
         cells = [cell for block in self.blocks for line in block.lines for cell in line.ours]
-        return sum(cell is not None for cell in cells)
+        return [cell for cell in cells if cell is not None]
 
 
 def sheets(study: Study, results: Results) -> list[Sheet]:
@@ -187,9 +189,37 @@ def row_of(cell: CellResult, study: Study) -> dict[str, Any]:
     }
 
 
-def command_of(cell: CellResult, study: Study) -> str:
-    """The command that repeats a cell's trials, those of all seeds that were run."""
+def keys_of(cell: CellResult, study: Study) -> list[str]:
+    """What `--only` needs to repeat a cell's trials, those of all seeds that were run."""
     keys = [str(record["key"]) for record in cell.records]
-    every = [cell.cell] if len(keys) >= study.seeds else keys
+    return [cell.cell] if len(keys) >= study.seeds else keys
+
+
+def command_of(cell: CellResult, study: Study) -> str:
+    """The command that repeats a cell's trials."""
+    return _command(cell, keys_of(cell, study))
+
+
+def _command(cell: CellResult, keys: list[str]) -> str:
     words = shlex.split(str(cell.records[0]["command"]))
-    return shlex.join(one for word in words for one in (every if word == keys[0] else [word]))
+    own = str(cell.records[0]["key"])
+    return shlex.join(one for word in words for one in (keys if word == own else [word]))
+
+
+def repeating(results: Results) -> tuple[str, list[str]]:
+    """The one command that repeats a cell when its key stands for KEY, and other cells' own.
+
+    Those are cells that were run with other options than most.
+    """
+    cells = ordered(results)
+    usual, _ = Counter(_command(cell, ["KEY"]) for cell in cells).most_common(1)[0]
+    others = [cell for cell in cells if _command(cell, ["KEY"]) != usual]
+    return usual, [command_of(cell, results.study) for cell in others]
+
+
+def by_corpus(cells: Sequence[CellResult]) -> dict[str, list[CellResult]]:
+    """Cells by the name of their corpus."""
+    found: dict[str, list[CellResult]] = {}
+    for cell in cells:
+        found.setdefault(cell.experiment.corpus, []).append(cell)
+    return found

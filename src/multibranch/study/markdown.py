@@ -1,10 +1,12 @@
 """A study's results as Markdown: for a repository, a pull request, docs/results.md."""
 
+import shlex
 from collections.abc import Sequence
 from typing import Any
 
 from multibranch.errors import counted
-from multibranch.study.layout import Sheet, command_of, ordered, sheets
+from multibranch.study.layout import Sheet, by_corpus, keys_of, ordered, repeating, sheets
+from multibranch.study.plan import Study
 from multibranch.study.results import CellResult, Results, signed
 
 
@@ -14,10 +16,20 @@ def markdown(results: Results, *, level: int = 1) -> str:
     head = "#" * level
     parts = [f"{head} {study.title}", study.about, study.claims]
     parts += [how_to_read(results), *verdicts(results)]
-    for sheet in sheets(study, results):
+    made, every = sheets(study, results), ordered(results)
+    for sheet in made:
         parts += [f"{head}# {sheet_title(sheet)}", _sheet(sheet)]
-    parts += [f"{head}# Every cell", cells_table(results)]
-    parts += [f"{head}# Commands", commands(results)]
+    if made:  # most cells stand in the paper's tables, and all of them are many
+        shown = {cell.cell for sheet in made for cell in sheet.found}
+        rest = [cell for cell in every if cell.cell not in shown]
+        if rest:
+            parts += [f"{head}# Beside the paper's tables", *cells_tables(rest, study)]
+        parts.append(f"{head}# Every cell, and the command that repeats it")
+        folded = f"<details>\n<summary>All {counted(len(every), 'cell')}, with keys</summary>"
+        parts += [commands(results), folded, *cells_tables(every, study), "</details>"]
+    else:
+        parts.append(f"{head}# Every cell, and the command that repeats it")
+        parts += [*cells_tables(every, study), commands(results)]
     return "\n\n".join(part.strip() for part in parts if part.strip()) + "\n"
 
 
@@ -144,16 +156,24 @@ def cell_text(cell: CellResult | None) -> str:
     return str(cell) if cell.fairest is None else f"{cell} ({cell.fairest})"
 
 
-def cells_table(results: Results) -> str:
-    """All cells, with both differences."""
-    header = ["model", "corpus", "score", "− baseline", "− continued", "BP", "ppl", "cosine"]
-    header += ["parameters", "updates", "seconds", "seeds"]
+def cells_tables(cells: Sequence[CellResult], study: Study) -> list[str]:
+    """Cells with both differences and their keys: one table for each corpus, under its name."""
+    parts = []
+    for corpus, some in by_corpus(cells).items():
+        if len(study.corpora) > 1:
+            parts.append(f"**{corpus}**")
+        parts.append(_cells_table(some, study))
+    return parts
+
+
+def _cells_table(cells: Sequence[CellResult], study: Study) -> str:
+    header = ["model", "score", "− baseline", "− continued", "BP", "ppl", "cosine"]
+    header += ["parameters", "updates", "seconds", "seeds", "key"]
     rows = []
-    for cell in ordered(results):
+    for cell in cells:
         rows.append(
             [
                 cell.experiment.title(),
-                cell.experiment.corpus,
                 str(cell),
                 *(difference(cell, name) for name in ("baseline", "continued")),
                 *averages(cell),
@@ -161,9 +181,11 @@ def cells_table(results: Results) -> str:
                 number(cell.average("updates"), ",.0f"),
                 f"{cell.average('wall_seconds') or 0:.0f}",
                 ", ".join(map(str, cell.seeds)),
+                f"`{shlex.join(keys_of(cell, study))}`",
             ]
         )
-    return grid(header, rows)
+    told = [place for place in range(len(header)) if any(row[place] != "–" for row in rows)]
+    return grid([header[place] for place in told], [[row[place] for place in told] for row in rows])
 
 
 def averages(cell: CellResult) -> list[str]:
@@ -188,9 +210,13 @@ def difference(cell: CellResult, name: str) -> str:
 
 
 def commands(results: Results) -> str:
-    """One line a cell: what repeats it."""
-    lines = [command_of(cell, results.study) for cell in ordered(results)]
-    return "```sh\n" + "\n".join(dict.fromkeys(lines)) + "\n```"
+    """What repeats a cell: one command for all, and what was run otherwise."""
+    usual, others = repeating(results)
+    text = f"What repeats a row, with its key for KEY:\n\n```sh\n{usual}\n```"
+    if others:
+        lines = "\n".join(dict.fromkeys(others))
+        text += f"\n\nThese were run with other options:\n\n```sh\n{lines}\n```"
+    return text
 
 
 def grid(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -4,7 +4,16 @@ import html
 from collections.abc import Sequence
 from importlib import resources
 
-from multibranch.study.layout import Block, Line, Sheet, command_of, ordered, sheets
+from multibranch.study.layout import (
+    Block,
+    Line,
+    Sheet,
+    by_corpus,
+    keys_of,
+    ordered,
+    repeating,
+    sheets,
+)
 from multibranch.study.markdown import (
     averages,
     difference,
@@ -121,38 +130,66 @@ def _millions(count: int | None) -> str:
 
 
 def _cells(results: Results) -> str:
-    """All cells, each with the command that repeats it."""
-    many = len({cell.experiment.corpus for cell in results.cells.values()}) > 1
-    rows = []
-    for cell in ordered(results):
-        values = [
-            str(cell),
-            difference(cell, "baseline"),
-            difference(cell, "continued"),
-            *averages(cell),
-            _millions(cell.records[0].get("parameters")),
-            number(cell.average("updates"), ",.0f"),
-            f"{cell.average('wall_seconds') or 0:.0f}",
-            str(len(cell.seeds)),
-        ]
-        where = f' <span class="soft">{_e(cell.experiment.corpus)}</span>' if many else ""
-        numbers = "".join(f'<td class="number">{_e(value)}</td>' for value in values)
-        rows.append(
-            f'<tr><td class="left">{_e(cell.experiment.title())}{where}</td>{numbers}</tr>'
-            f'<tr class="command"><td colspan="{len(values) + 1}">'
-            f"<code>{_e(command_of(cell, results.study))}</code></td></tr>"
-        )
+    """All cells, each with its key, and the command that repeats one."""
+    cells, study = ordered(results), results.study
     heads = ["score", "− baseline", "− continued", "BP", "ppl", "cosine", "size", "updates"]
-    shown = "".join(f"<th>{_e(head)}</th>" for head in [*heads, "seconds", "seeds"])
+    heads += ["seconds", "seeds"]
+    values = {cell.cell: _values(cell) for cell in cells}
+    told = [
+        place for place in range(len(heads)) if any(one[place] != "–" for one in values.values())
+    ]
+    shown = "".join(f"<th>{_e(heads[place])}</th>" for place in told)
+    rows = []
+    for corpus, some in by_corpus(cells).items():
+        if len(study.corpora) > 1:
+            rows.append(f'<tr><th class="left" colspan="{len(told) + 1}">{_e(corpus)}</th></tr>')
+        for cell in some:
+            numbers = "".join(
+                f'<td class="number">{_e(values[cell.cell][place])}</td>' for place in told
+            )
+            keys = " ".join(map(_e, keys_of(cell, study)))
+            rows.append(
+                f'<tr><td class="left">{_e(cell.experiment.title())}<br><code>{keys}</code></td>'
+                f"{numbers}</tr>"
+            )
+    usual, others = repeating(results)
+    commands = f"<p>What repeats a row, with its key for KEY: <code>{_e(usual)}</code></p>"
+    if others:
+        lines = "".join(f"<li><code>{_e(line)}</code></li>" for line in dict.fromkeys(others))
+        commands += f"<p>These were run with other options:</p><ul>{lines}</ul>"
     return (
         "<section><h2>Every cell, and the command that repeats it</h2>"
-        '<p class="soft"> − baseline and − continued: the difference to the standard Transformer, '
-        "and to that one trained on for as many updates as a second stage has; means over the "
-        "seeds that both have, ± their deviation. BP: brevity penalty of BLEU on tokens, below 1 "
-        "where translations are shorter than the references. ppl: perplexity on the validation "
-        "set. cosine: between the weights of two branches. size: parameters, in millions. updates: "
-        "of the model’s own stage. seconds: of one trial, from start to scores. seeds: how many."
-        "</p>"
+        f'<p class="soft">{" ".join(_EXPLAINED[heads[place]] for place in told[1:])}</p>'
+        f'<div class="command">{commands}</div>'
         f'<div class="wide"><table class="cells"><thead><tr><th class="left">model</th>{shown}</tr>'
         f"</thead><tbody>{''.join(rows)}</tbody></table></div></section>"
     )
+
+
+def _values(cell: CellResult) -> list[str]:
+    return [
+        str(cell),
+        difference(cell, "baseline"),
+        difference(cell, "continued"),
+        *averages(cell),
+        _millions(cell.records[0].get("parameters")),
+        number(cell.average("updates"), ",.0f"),
+        f"{cell.average('wall_seconds') or 0:.0f}",
+        str(len(cell.seeds)),
+    ]
+
+
+_EXPLAINED = {
+    "− baseline": "− baseline: the difference to the standard Transformer, the mean over the seeds "
+    "that both have, ± their deviation.",
+    "− continued": "− continued: that to the standard Transformer trained on for as many updates "
+    "as a second stage has.",
+    "BP": "BP: brevity penalty of BLEU on tokens, below 1 where translations are shorter than the "
+    "references.",
+    "ppl": "ppl: perplexity on the validation set.",
+    "cosine": "cosine: between the weights of two branches.",
+    "size": "size: parameters, in millions.",
+    "updates": "updates: of the model’s own stage.",
+    "seconds": "seconds: of one trial, from start to scores.",
+    "seeds": "seeds: how many.",
+}
