@@ -204,6 +204,22 @@ def test_markdown_and_page_have_every_cell_and_the_command_that_repeats_it(
     assert "<script" not in web and "<link" not in web and "src=" not in web
 
 
+def test_a_row_is_named_once_unless_the_model_is_called_otherwise_here(results: Results) -> None:
+    text, web = markdown(results), page(results)
+    assert text.count("| model | ρ=0.0 | ρ=0.1 |") == 4  # Table 1: two parts, two corpora
+    assert text.count("| paper's row | here | ρ=0.0 | ρ=0.1 |") == 2
+    assert web.count("<th></th><th></th>") == 2
+    for made in (text, web):  # what stands beside a score is explained once
+        assert made.count("the difference to the baseline continued where the model started") == 1
+    study = load_study("multi30k-ffn")
+    many = Results(study, [made_record(study, e, 30.0) for e in study.experiments(seeds=1)])
+    assert "| 1/2/1024 | 1/256/1024, N_f=2 | 30.00 " in markdown(many)
+    study = load_study("multi30k-heads")  # which has no baseline
+    alone = Results(study, [made_record(study, e, 30.0) for e in study.experiments(seeds=1)])
+    for made in (markdown(alone), page(alone)):
+        assert "the difference to the baseline" not in made
+
+
 def test_cells_that_were_run_with_other_options_have_commands_of_their_own(
     results: Results,
 ) -> None:
@@ -232,7 +248,7 @@ def test_cells_that_the_papers_tables_do_not_have_stand_beside_them(results: Res
 def test_what_is_missing_shows_as_missing(results: Results) -> None:
     few = Results(results.study, [r for r in results.records if r["cell"].endswith(".r0.1")])
     text = markdown(few)
-    assert "| 1/256/1024 | 1/256/1024 | – | 30.31 ± 0.10 | – | – | 35.04 |" in text
+    assert "| 1/256/1024 | – | 30.31 ± 0.10 | – | – | 35.04 |" in text
     unscored = [{**record, "scores": {}} for record in results.records]
     assert Results(results.study, unscored).cells == {}
 

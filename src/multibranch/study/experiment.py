@@ -131,11 +131,14 @@ class Experiment:
             "drop_ffn": self.drop_ffn,
         }
 
+    @property
+    def shape(self) -> str:
+        """N_a/d/d_h, and N_f where the FFN has several branches."""
+        name = f"{self.branches}/{self.width}/{self.hidden}"
+        return name if self.ffn_branches == 1 else f"{name}, N_f={self.ffn_branches}"
+
     def title(self) -> str:
         """A line for people."""
-        name = f"{self.branches}/{self.width}/{self.hidden}"
-        if self.ffn_branches != 1:
-            name += f", N_f={self.ffn_branches}"
         plain = self.branches == 1
         kind = "Transformer" if plain else "MAT"
         start = self.before if self.start == "pruned" else self.start
@@ -149,7 +152,7 @@ class Experiment:
         twice = f", R-Drop {self.r_drop:g}" if self.r_drop else ""
         branches = "branch" if self.keep == 1 else "branches"
         pruned = f", pruned to {self.keep} {branches}" if self.start == "pruned" else ""
-        return f"{said} {name}{rate}{dropped}{twice}{pruned}"
+        return f"{said} {self.shape}{rate}{dropped}{twice}{pruned}"
 
 
 def normalised(experiment: Experiment) -> Experiment:

@@ -39,6 +39,11 @@ class Block:
     columns: tuple[str, ...]
     lines: tuple[Line, ...]
 
+    @property
+    def renamed(self) -> bool:
+        """Whether a model is called otherwise here than in the paper's row."""
+        return any(line.ours_label not in ("", line.label) for line in self.lines)
+
 
 @dataclass(frozen=True)
 class Sheet:
@@ -55,6 +60,11 @@ class Sheet:
         """The cells that have a number of ours."""
         cells = [cell for block in self.blocks for line in block.lines for cell in line.ours]
         return [cell for cell in cells if cell is not None]
+
+    @property
+    def compared(self) -> bool:
+        """Whether one of them stands with its difference to a reference."""
+        return any(cell.fairest is not None for cell in self.found)
 
 
 def sheets(study: Study, results: Results) -> list[Sheet]:
@@ -111,7 +121,7 @@ def _line(study: Study, results: Results, grid: Grid, corpora: list[Corpus], row
         for place, one in enumerate(made):
             if one is None:
                 continue
-            label = label or f"{one.branches}/{one.width}/{one.hidden}"
+            label = label or one.shape
             columns = [cell for cell, other in zip(row.cells, made) if other == one]
             found[place] = _score_in(results, one, row.cells[place], columns, corpus)
     return Line(row.label, label, tuple(found), row.cells)

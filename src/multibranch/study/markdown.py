@@ -17,8 +17,11 @@ def markdown(results: Results, *, level: int = 1) -> str:
     parts = [f"{head} {study.title}", study.about, study.claims]
     parts += [how_to_read(results), *verdicts(results)]
     made, every = sheets(study, results), ordered(results)
+    first = next((sheet for sheet in made if sheet.compared), None)
     for sheet in made:
         parts += [f"{head}# {sheet_title(sheet)}", _sheet(sheet)]
+        if sheet is first:  # said once
+            parts.append(f"In brackets: {DIFFERENCE}")
     if made:  # most cells stand in the paper's tables, and all of them are many
         shown = {cell.cell for sheet in made for cell in sheet.found}
         rest = [cell for cell in every if cell.cell not in shown]
@@ -119,6 +122,12 @@ def _on_validation(cell: CellResult) -> float:
     return sum(values) / len(values)
 
 
+DIFFERENCE = (
+    "the difference to the baseline continued where the model started from the baseline, else to "
+    "the baseline itself."
+)
+
+
 def sheet_title(sheet: Sheet) -> str:
     return f"Table {sheet.number} of the paper, on {sheet.corpus}"
 
@@ -129,11 +138,12 @@ def _sheet(sheet: Sheet) -> str:
     for block in sheet.blocks:
         sign = "ρ=" if sheet.rates else ""
         columns = [f"{sign}{column}" for column in block.columns]
-        header = ["paper's row", "here", *columns, *(f"paper {c}" for c in columns)]
+        names = ["paper's row", "here"] if block.renamed else ["model"]
+        header = [*names, *columns, *(f"paper {c}" for c in columns)]
         rows = [
             [
                 line.label,
-                line.ours_label,
+                *([line.ours_label] if block.renamed else []),
                 *(cell_text(cell) for cell in line.ours),
                 *(_paper(cell) for cell in line.paper),
             ]

@@ -15,6 +15,7 @@ from multibranch.study.layout import (
     sheets,
 )
 from multibranch.study.markdown import (
+    DIFFERENCE,
     averages,
     difference,
     how_to_read,
@@ -36,8 +37,9 @@ def page(results: Results) -> str:
     parts += [f"<p>{_e(text)}</p>" for text in (study.about, study.claims) if text]
     parts += [f'<p class="verdict">{_e(text)}</p>' for text in verdicts(results)]
     parts.append(f'<p class="soft">{_marked(how_to_read(results))}</p>')
-    for sheet in sheets(study, results):
-        parts.append(_sheet(sheet))
+    made = sheets(study, results)
+    first = next((sheet for sheet in made if sheet.compared), None)
+    parts += [_sheet(sheet, explained=sheet is first) for sheet in made]
     drawn = figures(results)
     if drawn:
         parts.append("<h2>Figures</h2>")
@@ -62,12 +64,9 @@ def _marked(text: str) -> str:
     return "".join(f"<code>{p}</code>" if i % 2 else p for i, p in enumerate(pieces))
 
 
-def _sheet(sheet: Sheet) -> str:
+def _sheet(sheet: Sheet, *, explained: bool) -> str:
     blocks = "".join(_block(block, sheet) for block in sheet.blocks)
-    under = (
-        "Under each score: the difference to the baseline continued where the model started from "
-        "the baseline, else to the baseline itself."
-    )
+    under = f"Under each score: {DIFFERENCE}" if explained else ""
     return (
         f"<section><h2>{_e(sheet_title(sheet))}</h2><p>The paper: <i>{_e(sheet.caption)}</i> Its "
         f"numbers, on the right, are those of its own corpus. {under}</p>{blocks}</section>"
@@ -84,12 +83,14 @@ def _block(block: Block, sheet: Sheet) -> str:
         best = [
             one for column in zip(*(line.ours for line in block.lines)) for one in _best(column)
         ]
-    rows = "".join(_line(line, best) for line in block.lines)
+    rows = "".join(_line(line, best, block.renamed) for line in block.lines)
+    names = ["paper’s row", "here"] if block.renamed else ["model"]
+    labels = "".join(f'<th class="left">{name}</th>' for name in names)
     title = f"<caption>{_e(block.heading)}</caption>" if block.heading else ""
     return (
-        f'<div class="wide"><table class="sheet">{title}<thead><tr><th></th><th></th>'
+        f'<div class="wide"><table class="sheet">{title}<thead><tr>{"<th></th>" * len(names)}'
         f'<th colspan="{count}">here</th><th class="paper" colspan="{count}">the paper</th></tr>'
-        f'<tr><th class="left">paper’s row</th><th class="left">here</th>{heads}{paper_heads}</tr>'
+        f"<tr>{labels}{heads}{paper_heads}</tr>"
         f"</thead><tbody>{rows}</tbody></table></div>"
     )
 
@@ -99,7 +100,7 @@ def _best(cells: Sequence[CellResult | None]) -> list[CellResult]:
     return [max(found, key=lambda cell: cell.mean)] if found else []
 
 
-def _line(line: Line, best: list[CellResult]) -> str:
+def _line(line: Line, best: list[CellResult], renamed: bool) -> str:
     ours = "".join(_ours(cell, best) for cell in line.ours)
     paper = "".join(
         f'<td class="{"paper" if place == 0 else ""}{" best" if cell.bold else ""}">'
@@ -107,7 +108,8 @@ def _line(line: Line, best: list[CellResult]) -> str:
         for place, cell in enumerate(line.paper)
     )
     label = f'<th class="left">{_e(line.label)}</th>'
-    return f'<tr>{label}<td class="left soft">{_e(line.ours_label)}</td>{ours}{paper}</tr>'
+    own = f'<td class="left soft">{_e(line.ours_label)}</td>' if renamed else ""
+    return f"<tr>{label}{own}{ours}{paper}</tr>"
 
 
 def _ours(cell: CellResult | None, best: list[CellResult]) -> str:
