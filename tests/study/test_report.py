@@ -378,6 +378,26 @@ def test_what_was_not_run_is_said(results: Results) -> None:
     )
 
 
+def test_a_figures_words_are_true_of_what_it_shows(results: Results) -> None:
+    def said(study: Study, records: list[dict]) -> str:
+        title, text, svg = figures(Results(study, records))[0]
+        assert title.startswith("Score against ρ")
+        assert (">continued<" in svg) == ("Continued:" in text)
+        return text
+
+    control = "Continued: the baseline trained on as it is."
+    assert control in said(results.study, results.records)
+    low = [dict(record) for record in results.records]
+    for record in low:
+        if record["cell"].endswith("de-en.scratch.4-256-2048.m4.l4+4.r0.3"):
+            record["scores"] = {"multi_bleu": {"value": 3.0, "signature": SIGNATURE}}
+    assert said(results.study, low).endswith(" Outside, far below the others: 1 model.")
+    study = load_study("multi30k-ffn")
+    records = [made_record(study, e, score_of(e)) for e in study.experiments(seeds=1)]
+    text = said(study, records)
+    assert "Continued" not in text and "Outside" not in text
+
+
 def test_pruned_models_are_drawn_over_the_branches_they_keep() -> None:
     study = load_study("ted-beyond")
     records = [made_record(study, e, score_of(e)) for e in study.experiments()]

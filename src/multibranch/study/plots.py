@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from multibranch.errors import needed
+from multibranch.errors import counted, needed
 from multibranch.study.experiment import Experiment
 from multibranch.study.results import CellResult, Results
 
 # Stand-ins that become the page's colours in the SVG text.
 INK, LINE = "#010203", "#040506"
 STYLES = {"scratch": ":", "pretrained": ":", "continued": "--", "proximal": "-"}
+CONTROL = "continued"  # the baseline that was trained on, in legends
 LARGEST = 100.0  # a loss that is still drawn
 PALETTE = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bbbbbb")
 
@@ -24,29 +25,19 @@ def figures(results: Results) -> list[tuple[str, str, str]]:
     for corpus in dict.fromkeys(cell.experiment.corpus for cell in results.cells.values()):
         cells = [cell for cell in results.cells.values() if cell.experiment.corpus == corpus]
         where = f" ({corpus})" if len(results.study.corpora) > 1 else ""
-        for title, text, draw in (
-            (
-                "Score against ρ",
-                "One line for each N_a; bars are deviations over seeds. Dashed: the baseline "
-                "continued.",
-                _score_by_rate,
-            ),
-            ("Learning curves", "Perplexity on the validation set; means over seeds.", _curves),
-            (
-                "Branch similarity against ρ",
-                "Mean cosine between the weights of two branches of a layer. 1: equal.",
-                _similarity,
-            ),
-            (
-                "Score after pruning",
-                "Score with only some of the branches kept, without training again.",
-                _pruned,
-            ),
+        for title, draw in (
+            ("Score against ρ", _score_by_rate),
+            ("Learning curves", _curves),
+            ("Branch similarity against ρ", _similarity),
+            ("Score after pruning", _pruned),
         ):
-            svg = draw(cells, results)
-            if svg is not None:
-                made.append((title + where, text, svg))
+            drawn = draw(cells, results)
+            if drawn is not None:
+                made.append((title + where, *drawn))
     return made
+
+
+Drawn = tuple[str, str] | None  # what a figure shows, in words, and its SVG
 
 
 def _figure(draw: Callable[[Any], None], *, x: str, y: str, panels: int = 1) -> str:
@@ -92,9 +83,15 @@ def _figure(draw: Callable[[Any], None], *, x: str, y: str, panels: int = 1) -> 
         for one in axes:
             handles, labels = one.get_legend_handles_labels()
             found |= dict(zip(labels, handles))
-        if len(found) > 1:
-            last = axes[across - 1]
-            last.legend(found.values(), found.keys(), loc="upper left", bbox_to_anchor=(1.01, 1.0))
+        if found:
+            labels = sorted(found, key=lambda label: label == CONTROL)  # after the models
+            axes[across - 1].legend(
+                [found[label] for label in labels],
+                labels,
+                loc="upper left",
+                bbox_to_anchor=(1.01, 1.0),
+                handlelength=3.2,  # strokes can be told from each other
+            )
         figure.tight_layout()
         buffer = io.StringIO()
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
@@ -150,7 +147,7 @@ def _panels(cells: Sequence[CellResult]) -> dict[str, dict[str, list[CellResult]
     return panels
 
 
-def _score_by_rate(cells: Sequence[CellResult], results: Results) -> str | None:
+def _score_by_rate(cells: Sequence[CellResult], results: Results) -> Drawn:
     panels = _panels(cells)
     if not panels:
         return None
@@ -159,7 +156,8 @@ def _score_by_rate(cells: Sequence[CellResult], results: Results) -> str | None:
         for name, lines in panels.items()
     }
     drawn = [cell for lines in panels.values() for family in lines.values() for cell in family]
-    low, best = score_range([*drawn, *(cell for cell in controls.values() if cell is not None)])
+    references = [cell for cell in controls.values() if cell is not None]
+    low, high = score_range([*drawn, *references])
     looks = _looks(panels)
 
     def draw(axes: Any) -> None:
@@ -178,20 +176,24 @@ def _score_by_rate(cells: Sequence[CellResult], results: Results) -> str | None:
                 )
             control = controls[name]
             if control is not None:
-                axis.axhline(
-                    control.mean, linestyle="--", linewidth=1.2, color=INK, label="continued"
-                )
+                axis.axhline(control.mean, linestyle="--", linewidth=1.2, color=INK, label=CONTROL)
             axis.set_title(name, fontsize=10)
             rates = {c.experiment.drop_branch for f in lines.values() for c in f}
             axis.set_xticks(sorted(rates))
-            if low < best:
-                axis.set_ylim(low - 0.08 * (best - low) - 0.1, best + 0.15 * (best - low) + 0.1)
+            if low < high:
+                room = 0.08 * (high - low) + 0.1
+                axis.set_ylim(low - room, high + room)
 
-    return _figure(draw, x="ρ", y=_metric(results), panels=len(panels))
+    text = "Each line is one model with several ρ; bars are deviations over seeds."
+    text += f" {CONTROL.capitalize()}: the baseline trained on as it is." if references else ""
+    outside = sum(cell.mean < low for cell in drawn)
+    if outside:
+        text += f" Outside, far below the others: {counted(outside, 'model')}."
+    return text, _figure(draw, x="ρ", y=_metric(results), panels=len(panels))
 
 
 def score_range(cells: Sequence[CellResult]) -> tuple[float, float]:
-    """The scores between which lines are drawn.
+    """The scores between which lines are drawn, deviations included.
 
     A few models that fell apart would flatten all the others: they are left outside. Where most
     are far from the best, all are inside.
@@ -199,10 +201,11 @@ def score_range(cells: Sequence[CellResult]) -> tuple[float, float]:
     best = max(cell.mean for cell in cells)
     near = [cell for cell in cells if cell.mean >= 0.94 * best]
     inside = near if 2 * len(near) >= len(cells) else cells
-    return min(cell.mean - (cell.deviation or 0) for cell in inside), best
+    low = min(cell.mean - (cell.deviation or 0) for cell in inside)
+    return low, max(cell.mean + (cell.deviation or 0) for cell in inside)
 
 
-def _similarity(cells: Sequence[CellResult], results: Results) -> str | None:
+def _similarity(cells: Sequence[CellResult], results: Results) -> Drawn:
     panels = {
         name: {
             label: [c for c in family if c.similarity is not None]
@@ -232,10 +235,11 @@ def _similarity(cells: Sequence[CellResult], results: Results) -> str | None:
                 axis.set_xticks(sorted(rates))
             axis.set_title(name, fontsize=10)
 
-    return _figure(draw, x="ρ", y="cosine between branches", panels=len(panels))
+    text = "Mean cosine between the weights of two branches of a layer. 1: equal."
+    return text, _figure(draw, x="ρ", y="cosine between branches", panels=len(panels))
 
 
-def _curves(cells: Sequence[CellResult], results: Results) -> str | None:
+def _curves(cells: Sequence[CellResult], results: Results) -> Drawn:
     """The baseline, its continuation, and the best cell of each number of branches and start."""
     chosen: dict[tuple, CellResult] = {}
     for cell in cells:
@@ -266,7 +270,9 @@ def _curves(cells: Sequence[CellResult], results: Results) -> str | None:
             ends.append(min(values))
         axis.set_ylim(*perplexity_range(ends))
 
-    return _figure(draw, x="updates of its own stage", y="validation perplexity")
+    text = "Perplexity on the validation set, means over seeds; of each kind of model the one with "
+    text += "the best score."
+    return text, _figure(draw, x="updates of its own stage", y="validation perplexity")
 
 
 def mean_curve(curves: Sequence[Sequence[Sequence[float]]]) -> tuple[list[float], list[float]]:
@@ -301,7 +307,7 @@ def perplexity_range(ends: Sequence[float]) -> tuple[float, float]:
     return min(ends) * 0.97, max(min(ends) * 1.9, max(ends) * 1.1)
 
 
-def _pruned(cells: Sequence[CellResult], results: Results) -> str | None:
+def _pruned(cells: Sequence[CellResult], results: Results) -> Drawn:
     lines: dict[str, list[tuple[int, float, float]]] = {}
     cells = [cell for cell in cells if cell.experiment.start == "pruned"]
     more = _more([cell.experiment for cell in cells])
@@ -329,7 +335,8 @@ def _pruned(cells: Sequence[CellResult], results: Results) -> str | None:
             axis.errorbar(kept, means, yerr=spread, label=label, **look)
         axis.set_xticks(sorted({kept for points in lines.values() for kept, _, _ in points}))
 
-    return _figure(draw, x="branches kept", y=_metric(results))
+    text = "Score with only some of the branches kept, without training again."
+    return text, _figure(draw, x="branches kept", y=_metric(results))
 
 
 def _more(experiments: Sequence[Experiment]) -> Callable[[Experiment], str]:
