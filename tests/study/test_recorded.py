@@ -21,6 +21,7 @@ import pytest
 
 from multibranch.cli import main
 from multibranch.errors import UserError
+from multibranch.study import reporting
 from multibranch.study.bench import Bench
 from multibranch.study.plan import load_study
 
@@ -213,6 +214,24 @@ def test_what_was_imported_is_json_for_programs(
         assert main(words) == 0
         found = json.loads(capsys.readouterr().out)
         assert found == {"study": "tiny", "taken": taken, "known": 1 - taken}
+
+
+def test_an_import_says_how_far_it_is_and_scores_nothing_twice(
+    write_study: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("optuna")
+    file = write_study()
+    bench = Bench(load_study(str(file)), tmp_path / "out")
+    folder, url = _recorded(file, tmp_path / "recorded"), f"sqlite:///{tmp_path}/s.db"
+    monkeypatch.setattr(reporting, "TELL_EVERY", 0.0)
+    told: list[str] = []
+    assert reporting.import_trials(bench, folder, url=url, tell=told.append) == (1, 0)
+    assert told[0] == "0 of 1 trial taken in"
+    monkeypatch.setattr(reporting, "scored", lambda *args: pytest.fail("scored again"))
+    [lines] = (tmp_path / "out").glob("trials/*/test.txt.gz")
+    lines.unlink()
+    assert reporting.import_trials(bench, folder, url=url, tell=told.append) == (0, 1)
+    assert lines.is_file()  # translations that were lost come back
 
 
 @pytest.mark.parametrize("wrong", [["--workers", "0"], ["--minutes", "-1"], ["--seeds", "0"]])

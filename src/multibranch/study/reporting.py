@@ -4,6 +4,7 @@ import gzip
 import json
 import re
 import shlex
+import time
 import zlib
 from contextlib import suppress
 from pathlib import Path
@@ -19,7 +20,7 @@ from multibranch.study.layout import ordered, row_of
 from multibranch.study.results import Results, references
 from multibranch.study.scoring import Comparisons, scored
 from multibranch.study.storage import Queue, is_there, open_storage
-from multibranch.study.telling import Tell
+from multibranch.study.telling import TELL_EVERY, Tell
 from multibranch.study.trial import HYPOTHESES, RECORD, write_lines
 
 POINTS = 40  # of a learning curve, in a recorded file
@@ -240,11 +241,19 @@ def import_trials(bench: Bench, folder: str | Path, *, url: str, tell: Tell) -> 
     names = {corpus.name for corpus in bench.study.corpora}
     cells = {experiment.cell for experiment in bench.study.experiments(seeds=1)}
     queue = Queue(open_storage(url), bench.study.name, [])
+    done = {key: record.get("fingerprint") for key, record in queue.records().items()}
+    found = [
+        record
+        for record in found
+        if record["experiment"]["corpus"] in names and record["cell"] in cells
+    ]
     taken = known = 0
+    told = time.monotonic()
     for record in found:
+        if time.monotonic() - told >= TELL_EVERY:
+            told = time.monotonic()
+            tell(f"{taken + known} of {counted(len(found), 'trial')} taken in")
         experiment = Experiment(**record["experiment"])
-        if record["experiment"]["corpus"] not in names or experiment.cell not in cells:
-            continue
         target = bench.output / "trials" / f"{record['key']}-{record['fingerprint']}"
         data = None
         if record.get("task") != "understanding":
@@ -255,6 +264,9 @@ def import_trials(bench: Bench, folder: str | Path, *, url: str, tell: Tell) -> 
                     f" of the test set's {counted(len(data.split('test')), 'sentence')}"
                 )
             write_lines(target / HYPOTHESES, lines)
+        if done.get(record["key"]) == record["fingerprint"]:  # and scored by then
+            known += 1
+            continue
         record = scored({**record, "study": bench.study.name}, target, data)
         record |= {"command": bench.command(experiment), "driver": driver}
         target.mkdir(parents=True, exist_ok=True)
@@ -263,7 +275,7 @@ def import_trials(bench: Bench, folder: str | Path, *, url: str, tell: Tell) -> 
             taken += 1
         else:
             known += 1
-    if not taken + known:
+    if not found:
         raise UserError(f"{folder} holds no trial of the study {bench.study.name}")
     tell(f"scored with {bench.study.metric}")
     return taken, known
