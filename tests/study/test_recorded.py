@@ -408,6 +408,18 @@ def test_the_main_study_of_a_corpus_stands_before_what_builds_on_it(
     assert shown == [f"study-{name}-h200" for name in order]
 
 
+@pytest.mark.parametrize(
+    ("asked", "told"), [(8, "5 trials of the 8 asked for, 2 of"), (5, "5 trials, 2")]
+)
+def test_a_search_that_was_stopped_is_shown_as_such(asked: int, told: str) -> None:
+    one = {"trial": 0, "validation_loss": 1.5, "branches": "1 2", "drop_branch": "0.00 0.10"}
+    one |= {"drop_ffn": "0.00 0.00", "ffn_branches": "1 1", "drop_kind": "head", "parameters": 9}
+    content = {"title": "Search", "claims": "", "asked": asked, "trials": 5, "pruned": 2}
+    content |= {"best": [one], "own": None}
+    [_, _, text] = load("results_page").searched(Path("search-x.json"), content)
+    assert told in text
+
+
 def test_a_claim_is_told_seed_by_seed() -> None:
     claims = load("claims")
     line = claims.Finding("c", "1 → 2", "w", [30.0, 31.0], [31.0, 30.5], (2, 1)).row()
