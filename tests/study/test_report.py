@@ -182,7 +182,7 @@ def test_markdown_and_page_have_every_cell_and_the_command_that_repeats_it(
     results: Results, web: str
 ) -> None:
     text = markdown(results)
-    assert "| (3,1024) | 3/256/1024 | 31.23 ± 0.10 (+0.52)" in text
+    assert "| (3,1024) | 3/256/1024 | 31.23±0.10 (+0.52)" in text
     assert "| 35.33 | 35.77 | 35.94 | 35.83 |" in text  # the paper's, in the same row
     assert SIGNATURE in text and SIGNATURE in web
     assert {len(cell.seeds) for cell in results.cells.values()} == {1, results.study.seeds}
@@ -248,7 +248,7 @@ def test_cells_that_the_papers_tables_do_not_have_stand_beside_them(results: Res
 def test_what_is_missing_shows_as_missing(results: Results) -> None:
     few = Results(results.study, [r for r in results.records if r["cell"].endswith(".r0.1")])
     text = markdown(few)
-    assert "| 1/256/1024 | – | 30.31 ± 0.10 | – | – | 35.04 |" in text
+    assert "| 1/256/1024 | – | 30.31±0.10 | – | – | 35.04 |" in text
     unscored = [{**record, "scores": {}} for record in results.records]
     assert Results(results.study, unscored).cells == {}
 

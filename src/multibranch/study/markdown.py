@@ -19,9 +19,7 @@ def markdown(results: Results, *, level: int = 1) -> str:
     made, every = sheets(study, results), ordered(results)
     first = next((sheet for sheet in made if sheet.compared), None)
     for sheet in made:
-        parts += [f"{head}# {sheet_title(sheet)}", _sheet(sheet)]
-        if sheet is first:  # said once
-            parts.append(f"In brackets: {DIFFERENCE}")
+        parts += [f"{head}# {sheet_title(sheet)}", _sheet(sheet, explained=sheet is first)]
     if made:  # most cells stand in the paper's tables, and all of them are many
         shown = {cell.cell for sheet in made for cell in sheet.found}
         rest = [cell for cell in every if cell.cell not in shown]
@@ -132,9 +130,11 @@ def sheet_title(sheet: Sheet) -> str:
     return f"Table {sheet.number} of the paper, on {sheet.corpus}"
 
 
-def _sheet(sheet: Sheet) -> str:
+def _sheet(sheet: Sheet, *, explained: bool) -> str:
     """Ours and the paper's in one table, in the paper's layout."""
     parts = [f"The paper: *{sheet.caption}* Its numbers are those of its own corpus."]
+    if explained:
+        parts[0] += f" In brackets: {DIFFERENCE}"
     for block in sheet.blocks:
         sign = "ρ=" if sheet.rates else ""
         columns = [f"{sign}{column}" for column in block.columns]
@@ -163,7 +163,13 @@ def cell_text(cell: CellResult | None) -> str:
     """A score with its difference to the fairest reference there is."""
     if cell is None:
         return "–"
-    return str(cell) if cell.fairest is None else f"{cell} ({cell.fairest})"
+    score = tight(str(cell))
+    return score if cell.fairest is None else f"{score} ({cell.fairest})"
+
+
+def tight(text: str) -> str:
+    """A number and its deviation so that no narrow column breaks them apart."""
+    return text.replace(" ± ", "±")
 
 
 def cells_tables(cells: Sequence[CellResult], study: Study) -> list[str]:
@@ -184,8 +190,8 @@ def _cells_table(cells: Sequence[CellResult], study: Study) -> str:
         rows.append(
             [
                 cell.experiment.title(),
-                str(cell),
-                *(difference(cell, name) for name in ("baseline", "continued")),
+                tight(str(cell)),
+                *(tight(difference(cell, name)) for name in ("baseline", "continued")),
                 *averages(cell),
                 number(cell.records[0].get("parameters"), ","),
                 number(cell.average("updates"), ",.0f"),
