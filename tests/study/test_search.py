@@ -25,6 +25,7 @@ from multibranch.study.plan import Search, load_study
 from multibranch.study.searching import _sampler, own_model, propose, search
 from multibranch.training import Config, Trainer
 from multibranch.training.bad_batches import Diverged
+from multibranch.training.signals import Interruption
 
 optuna = pytest.importorskip("optuna")
 
@@ -424,6 +425,21 @@ def test_a_search_ends_when_its_time_is_up_and_scores_what_it_has(
     assert (record.pop("asked"), record.pop("trials")) == (3, 1)
     assert {**before, "command": record["command"]} == {**record, "asked": 1, "trials": 1}
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_no_trial_is_begun_after_the_time_though_a_training_passed_over_its_end(
+    write_study: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def late(config: Config, data: Any, **options: Any) -> Trainer:
+        with Interruption(quiet=True):  # as of a training that has just ended
+            time.sleep(5)
+        return Trainer(config, data, **options)
+
+    monkeypatch.setattr("multibranch.study.searching.Trainer", late)
+    bench = Bench(load_study(str(write_study())), tmp_path / "out", device="cpu")
+    url = f"sqlite:///{tmp_path}/s.db"
+    found = search(bench, url=url, trials=3, minutes=0.08, tell=lambda line: None)
+    assert (found["asked"], found["trials"]) == (3, 1)
 
 
 @pytest.mark.parametrize(

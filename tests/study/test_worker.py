@@ -20,8 +20,9 @@ from multibranch.cli.study import _tell
 from multibranch.study.bench import Bench
 from multibranch.study.plan import choose, load_study
 from multibranch.study.storage import Queue, open_storage
-from multibranch.study.trial import claimed
+from multibranch.study.trial import claimed, run_trial
 from multibranch.study.worker import Work, run_workers
+from multibranch.training.signals import Interruption
 
 pytest.importorskip("optuna")
 Start = Callable[..., subprocess.Popen]
@@ -134,6 +135,22 @@ def test_a_run_ends_when_its_time_is_up_and_gives_back_what_it_was_at(
     assert " the time is up\n" in captured.err
     assert captured.err.endswith(" 6 experiments left to run: the same command goes on\n")
     assert list(out.glob("trials/tiny.scratch*/resume/update-*"))  # where it goes on
+
+
+def test_nothing_is_begun_after_the_time_though_a_training_passed_over_its_end(
+    write_study: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def late(*args: Any, **options: Any) -> dict:
+        with Interruption(quiet=True):  # as of a training that has just ended
+            time.sleep(5)
+        return run_trial(*args, **options)
+
+    monkeypatch.setattr("multibranch.study.worker.run_trial", late)
+    bench = Bench(load_study(str(write_study())), tmp_path / "out", device="cpu")
+    job = Work(bench, bench.study.experiments(), f"sqlite:///{tmp_path}/study.db", threads=1)
+    told: list[str] = []
+    assert run_workers(job, 1, tell=told.append, minutes=0.08) == {"done": 1, "waiting": 5}
+    assert told[-1] == "the time is up"
 
 
 def test_a_killed_workers_trial_goes_on_where_it_was_saved(

@@ -78,7 +78,7 @@ def search(
     end = end_of(minutes)
     try:
         with terminable(end):
-            _try(bench, optuna_study, base, leases, wanted, seed, tell, tell_every)
+            _try(bench, optuna_study, base, leases, wanted, seed, end, tell, tell_every)
     except BaseException as error:
         if not (isinstance(error, KeyboardInterrupt) and is_over(end)):
             found = _found(bench, optuna_study, wanted)
@@ -96,12 +96,13 @@ def _try(
     leases: Leases,
     wanted: int,
     seed: int,
+    end: float | None,
     tell: Tell,
     tell_every: float,
 ) -> None:
     """Run trials until there are as many as wanted."""
     space = _space(bench)
-    while _wants_another(study, wanted, leases, tell):
+    while not is_over(end) and _wants_another(study, wanted, leases, tell):
         trial = _begin(study, base, space, leases, wanted, seed)
         if trial is None:
             continue

@@ -9,7 +9,7 @@ from typing import Any
 
 
 def end_of(minutes: float | None) -> float | None:
-    """When a time that begins now is up, by this process's clock; None is never."""
+    """When a time that begins now is up, by this machine's clock; None is never."""
     return None if minutes is None else time.monotonic() + 60 * minutes
 
 
@@ -20,8 +20,11 @@ def is_over(end: float | None) -> bool:
 
 @contextmanager
 def terminable(end: float | None = None) -> Iterator[None]:
-    """Let SIGTERM, and the end of the time, end a worker as Ctrl-C does: what it holds is given
-    back. A training within saves what it has, for it takes SIGTERM itself."""
+    """Let SIGTERM, or a time that is up, end a worker as Ctrl-C does: what it holds is given back.
+
+    A training inside takes SIGTERM itself, and saves what it has. Where it has just ended it may
+    pass over it: before another begins, `is_over` is to be asked.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -6,7 +6,7 @@ import signal
 import sys
 import time
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from multibranch.errors import UserError, counted
@@ -32,6 +32,7 @@ class Work:
     threads: int | None = None
     discard_models: bool = False  # of what no other experiment starts from
     tell_every: float = TELL_EVERY
+    end: float | None = None  # when nothing is begun any more, as `end_of` gives it
 
     def queue(self) -> Queue:
         return Queue(
@@ -55,6 +56,8 @@ def work(
     group = ""
     busy: list[Experiment] = []  # which other processes are at, though this storage has none
     while True:
+        if is_over(job.end):
+            raise KeyboardInterrupt
         for key in queue.take_back():
             tell(f"{key}: its worker is gone; taking it up again")
         queue.fill()
@@ -164,20 +167,20 @@ def run_workers(
     tell: travels to other processes, where there are several.
     minutes: after which what is at work is stopped and given back.
     """
-    end = end_of(minutes)
+    job = replace(job, end=end_of(minutes))
     try:
         if workers > 1:
-            return _run_several(job, workers, tell, end)
-        with terminable(end):
+            return _run_several(job, workers, tell)
+        with terminable(job.end):
             return work(job, tell=tell)
     except KeyboardInterrupt:
-        if not is_over(end):
+        if not is_over(job.end):
             raise
         tell("the time is up")
         return count(job, job.queue().states())
 
 
-def _run_several(job: Work, workers: int, tell: Tell, end: float | None) -> dict[str, int]:
+def _run_several(job: Work, workers: int, tell: Tell) -> dict[str, int]:
     queue = job.queue()
     queue.fill()
     context = multiprocessing.get_context("spawn")
@@ -185,7 +188,7 @@ def _run_several(job: Work, workers: int, tell: Tell, end: float | None) -> dict
     for process in processes:
         process.start()
     try:
-        _watch(job, queue, processes, tell, end)
+        _watch(job, queue, processes, tell)
     except KeyboardInterrupt:
         for process in processes:
             if process.is_alive() and process.pid:
@@ -199,9 +202,9 @@ def _run_several(job: Work, workers: int, tell: Tell, end: float | None) -> dict
     return count(job, queue.states())
 
 
-def _watch(job: Work, queue: Queue, processes: list[Any], tell: Tell, end: float | None) -> None:
+def _watch(job: Work, queue: Queue, processes: list[Any], tell: Tell) -> None:
     """Tell how the study goes while the workers are at it."""
-    with terminable(end):
+    with terminable(job.end):
         before: dict[str, str] = {}
         while True:
             alive = [process for process in processes if process.is_alive()]
