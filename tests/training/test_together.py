@@ -101,8 +101,15 @@ def test_runs_that_stand_at_different_updates_do_not_go_on_together(
 @pytest.mark.parametrize(
     ("first", "second", "message"),
     [
-        ({}, {"width": 32}, "must have one architecture"),
-        ({}, {"learning_rate": 1e-3}, "must have one learning rate"),
+        ({}, {"width": 32}, "must have one model.width, not 16 and 32"),
+        ({}, {"heads": 1}, "must have one model.heads"),  # the weights have the same shapes
+        ({}, {"dropout": 0.1}, "must have one model.dropout, not 0.0 and 0.1"),
+        ({}, {"learning_rate": 1e-3}, "must have one train.learning_rate"),
+        ({}, {"label_smoothing": 0.2}, "must have one train.label_smoothing, not 0.1 and 0.2"),
+        ({}, {"epsilon": 1e-8}, "must have one train.epsilon"),
+        ({}, {"max_updates": 8}, "must have one train.max_updates, not 12 and 8"),
+        ({}, {"patience": 1}, "without train.max_epochs, train.max_minutes and train.patience"),
+        ({"max_updates": None, "max_epochs": 1}, {}, "with train.max_updates"),
         ({"accumulate": 2}, {"accumulate": 2}, "without train.accumulate"),
         ({"layout": "padded"}, {"layout": "padded"}, "data.layout: packed alone"),
     ],
@@ -133,3 +140,23 @@ def test_where_one_run_fails_none_waits_for_it(
     with pytest.raises(KeyError, match="gone"):
         run_together([partial(trained, config), fail], Table(2))
     assert threading.active_count() == before
+
+
+@pytest.mark.parametrize("seated", [False, True])
+def test_where_one_run_ends_early_none_waits_for_it(
+    toy: Path, tmp_path: Path, tiny: SimpleNamespace, seated: bool
+) -> None:
+    """As a trial does that another process has done meanwhile."""
+
+    def end(table: Table) -> None:
+        if seated:
+            other, data = tiny.config(toy, tmp_path / "two", **ALIKE), PreparedData.open(str(toy))
+
+            def at_update_4(record: dict[str, Any]) -> None:
+                other.train.max_updates = 4
+
+            Trainer(other, data, table=table, watch=at_update_4, quiet=True).run()
+
+    config = tiny.config(toy, tmp_path / "one", **ALIKE)
+    with pytest.raises(UserError, match="one ended before the others"):
+        run_together([partial(trained, config), end], Table(2))

@@ -90,7 +90,7 @@ def run_trial(
             "parent": None if experiment.parent is None else experiment.parent.key,
             "command": bench.command(experiment),
             **record,
-            **({} if table is None else {"together": len(table.seats)}),
+            **({} if table is None else {"together": table.size}),
             "wall_seconds": round(time.monotonic() - began, 2),
             "device": device_name(bench.device),
             "torch": str(torch.__version__),

@@ -37,21 +37,30 @@ _TENSORS = (
     "target_boundaries",
 )
 
+# What the update of all takes from one of them, and what says when they end.
+_ALIKE = (
+    *("learning_rate", "warmup", "warmup_from", "schedule", "cool_down", "betas", "epsilon"),
+    *("weight_decay", "label_smoothing", "max_updates"),
+)
+# Of a model's settings, what each may have of its own: `keep` is drawn for every run by itself.
+_OWN = ("drop_branch", "drop_ffn")
+
 
 class Table:
     """Where runs meet for every update.
 
     Args:
-        seats: how many runs there are. All of them must come, or none gets on; one that fails must
+        size: how many runs there are. All of them must come, or none gets on; one that fails must
             call `break_up`, which ends the others too.
     """
 
-    def __init__(self, seats: int) -> None:
+    def __init__(self, size: int) -> None:
+        self.size = size
         self.seats: list[Seat] = []
         self.alone = threading.Lock()  # for what no two runs may do at once
-        self._laid = threading.Barrier(seats, action=self._lay)
-        self._met = threading.Barrier(seats, action=lambda: self._together.run())
-        self._left = threading.Barrier(seats)
+        self._wishes: list[str] = []  # what those that have come have come for
+        self._own = threading.local()
+        self._barrier = threading.Barrier(size, action=self._act)
 
     def seat(
         self,
@@ -70,24 +79,44 @@ class Table:
                 "runs are trained together without train.accumulate, train.r_drop, "
                 "train.clip_norm and train.skip_dropped"
             )
+        if not train.max_updates or train.max_epochs or train.max_minutes or train.patience:
+            raise UserError(
+                "runs that are trained together end together: with train.max_updates, and without "
+                "train.max_epochs, train.max_minutes and train.patience"
+            )
         seat = Seat(self, objective, optimiser, batches, train, update)
         with self.alone:
             self.seats.append(seat)
-        self._laid.wait()
+        self._come("sit")
         return seat
 
     def meet(self) -> None:
         """Run an update, once all have staged their batches."""
-        self._met.wait()
+        self._come("update")
 
     def leave(self) -> None:
-        """Wait until all have ended their training."""
-        self._left.wait()
+        """Wait until all have ended their training. Does nothing for a thread that has left."""
+        if not getattr(self._own, "left", False):
+            self._own.left = True
+            self._come("leave")
 
     def break_up(self) -> None:
         """End all runs, wherever they wait for each other."""
-        for barrier in (self._laid, self._met, self._left):
-            barrier.abort()
+        self._barrier.abort()
+
+    def _come(self, wish: str) -> None:
+        """Wait until all have come, and have the last of them do what they came for."""
+        self._wishes.append(wish)
+        self._barrier.wait()
+
+    def _act(self) -> None:
+        wishes, self._wishes = set(self._wishes), []
+        if len(wishes) > 1:  # they would wait for each other for ever
+            raise UserError("of the runs that are trained together, one ended before the others")
+        if "sit" in wishes:
+            self._lay()
+        elif "update" in wishes:
+            self._together.run()
 
     def _lay(self) -> None:
         # In the order of their folders, whoever came first: so that the same runs draw the same.
@@ -179,9 +208,8 @@ class _Together:
         self.seats = seats
         first = seats[0]
         self.device = first.device
-        shapes = [[tuple(p.shape) for p in seat.optimiser.parameters] for seat in seats]
-        if any(each != shapes[0] for each in shapes):
-            raise UserError("runs that are trained together must have one architecture")
+        for seat in seats:
+            _check_alike(first, seat)
         if any(seat.update != first.update for seat in seats):
             raise UserError("runs that go on together must stand at the same update")
         self.update = first.update
@@ -210,7 +238,7 @@ class _Together:
         factors = torch.ones((len(seats), len(rates[0])))
         self.keep = factors.to(self.device) if any(map(any, rates)) else None
         self.keeps = [factors.pin_memory() if on_gpu else factors.clone() for _ in range(RING)]
-        self.rates = [0.0] * len(seats)
+        self.rate = 0.0
         self.losses = torch.zeros((len(seats), 2), device=self.device)
         self.sums = torch.stack([seat._sums for seat in seats])
         for place, seat in enumerate(seats):
@@ -260,15 +288,13 @@ class _Together:
         self.scales[slot][place] = 1 / tokens
         if isinstance(keep, Tensor):
             self.keeps[slot][place] = keep
-        self.rates[place] = rate
+        self.rate = rate  # that of all
         return batch.target_count
 
     # -- What the last to come does ---------------------------------------------------------
 
     def run(self) -> None:
         """The update of all, with what they staged."""
-        if any(rate != self.rates[0] for rate in self.rates):
-            raise UserError("runs that are trained together must have one learning rate")
         slot = self.turn % RING
         self.turn += 1
         self.update += 1
@@ -280,7 +306,7 @@ class _Together:
             self.keep.copy_(self.keeps[slot], non_blocking=True)
         if self.copied:
             self.copied[slot].record()
-        self.optimiser.set_rate(self.rates[0])
+        self.optimiser.set_rate(self.rate)
         if self.graphs is None:
             self._gradients()
             self._update()
@@ -310,6 +336,25 @@ class _Together:
         self.sums[:, 4] = (self.sums[:, 4] + 1) * skipped
 
 
+def _check_alike(one: Seat, other: Seat) -> None:
+    """Refuse runs that differ in what the update of all takes from one of them."""
+    ours, theirs = (_what_must_agree(seat) for seat in (one, other))
+    for name, value in ours.items():
+        if theirs[name] != value:
+            raise UserError(
+                f"runs that are trained together must have one {name}, not {value} and "
+                f"{theirs[name]}"
+            )
+
+
+def _what_must_agree(seat: Seat) -> dict[str, Any]:
+    settings: dict[str, Any] = seat.objective.model.settings  # type: ignore[union-attr,assignment]
+    found = {f"model.{name}": value for name, value in settings.items() if name not in _OWN}
+    found |= {f"train.{name}": getattr(seat.train, name) for name in _ALIKE}
+    parameters = seat.optimiser.parameters
+    return {**found, "train.precision": parameters[0].dtype, "train.device": parameters[0].device}
+
+
 def run_together(runs: Sequence[Any], table: Table) -> list[Any]:
     """Call every function in a thread of its own, each with the table; what they give back.
 
@@ -321,6 +366,7 @@ def run_together(runs: Sequence[Any], table: Table) -> list[Any]:
     def call(place: int) -> None:
         try:
             results[place] = runs[place](table)
+            table.leave()
         except BaseException as error:
             if not isinstance(error, threading.BrokenBarrierError):
                 errors.append(error)
