@@ -1,5 +1,7 @@
 """Runs that are trained together are the runs that they would be alone."""
 
+import os
+import signal
 import threading
 from functools import partial
 from pathlib import Path
@@ -13,6 +15,7 @@ from safetensors.torch import load_file
 from multibranch.data import PreparedData
 from multibranch.errors import UserError
 from multibranch.training import Config, Outcome, Trainer
+from multibranch.training.checkpoint import Checkpoints
 from multibranch.training.together import Table, run_together
 
 # Adam with a small epsilon blows up the rounding of gradients that are zero, as a key's bias has.
@@ -160,3 +163,48 @@ def test_where_one_run_ends_early_none_waits_for_it(
     config = tiny.config(toy, tmp_path / "one", **ALIKE)
     with pytest.raises(UserError, match="one ended before the others"):
         run_together([partial(trained, config), end], Table(2))
+
+
+def test_a_signal_stops_all_at_one_update_from_which_they_go_on(
+    toy: Path, tmp_path: Path, tiny: SimpleNamespace
+) -> None:
+    def terminated(config: Config, table: Table) -> Outcome:
+        def at_update_4(record: dict[str, Any]) -> None:
+            if record["update"] == 4:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+        data = PreparedData.open(str(config.data.folder))
+        return Trainer(config, data, table=table, watch=at_update_4, quiet=True).run()
+
+    configs = [tiny.config(toy, tmp_path / str(seed), seed=seed, **ALIKE) for seed in (1, 2)]
+    before = signal.getsignal(signal.SIGTERM)
+    stopped = run_together(
+        [partial(terminated, configs[0]), partial(trained, configs[1])], Table(2)
+    )
+    assert signal.getsignal(signal.SIGTERM) == before
+    assert [outcome.signal for outcome in stopped] == [signal.SIGTERM] * 2
+    assert 4 <= stopped[0].progress.update == stopped[1].progress.update < 12
+    assert [outcome.progress.update for outcome in together(*configs)] == [12, 12]
+    for seed in (1, 2):
+        tiny.run(toy, tmp_path / f"{seed}-alone", seed=seed, **ALIKE)
+        assert_same_weights(tmp_path / str(seed), tmp_path / f"{seed}-alone")
+
+
+def test_checkpoints_are_of_the_same_updates(
+    toy: Path, tmp_path: Path, tiny: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever each one's clock says: those that are killed must be able to go on together."""
+    kept: dict[str, list[int]] = {"1": [], "2": []}
+    written = Checkpoints.write
+
+    def write(self: Checkpoints, state: Any, record: Any) -> None:
+        kept[self.folder.parent.name].append(record["update"])
+        written(self, state, record)
+
+    monkeypatch.setattr(Checkpoints, "write", write)
+    minutes = {"1": 1e-4, "2": 60.0}
+    together(
+        *(tiny.config(toy, tmp_path / n, checkpoint_minutes=m, **ALIKE) for n, m in minutes.items())
+    )
+    assert kept["1"] == kept["2"]
+    assert len(kept["1"]) > 1

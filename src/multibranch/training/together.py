@@ -12,6 +12,7 @@ is not finite anywhere is skipped by all.
 """
 
 import threading
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,6 +28,7 @@ from multibranch.training.graphed import RING
 from multibranch.training.graphs import Graphs
 from multibranch.training.optimiser import Optimiser
 from multibranch.training.seeds import seed_update
+from multibranch.training.signals import Asked, Interruption
 from multibranch.training.step import Objective, Step, arguments, longest_sequences
 
 _TENSORS = (
@@ -58,6 +60,9 @@ class Table:
         self.size = size
         self.seats: list[Seat] = []
         self.alone = threading.Lock()  # for what no two runs may do at once
+        self.interruption = Interruption(quiet=True)
+        self.asked = Asked()  # what signals and clocks ask of all, as of the last update
+        self._saved = time.monotonic()
         self._wishes: list[str] = []  # what those that have come have come for
         self._own = threading.local()
         self._barrier = threading.Barrier(size, action=self._act)
@@ -117,6 +122,15 @@ class Table:
             self._lay()
         elif "update" in wishes:
             self._together.run()
+            self._listen()
+
+    def _listen(self) -> None:
+        """Hear for all what signals and clocks ask: only runs at one update can go on together."""
+        minutes = min(seat.train.checkpoint_minutes for seat in self.seats)
+        checkpoint = time.monotonic() - self._saved >= 60 * minutes
+        if checkpoint:
+            self._saved = time.monotonic()
+        self.asked = Asked(self.interruption.signal, checkpoint)
 
     def _lay(self) -> None:
         # In the order of their folders, whoever came first: so that the same runs draw the same.
@@ -358,7 +372,8 @@ def _what_must_agree(seat: Seat) -> dict[str, Any]:
 def run_together(runs: Sequence[Any], table: Table) -> list[Any]:
     """Call every function in a thread of its own, each with the table; what they give back.
 
-    Where one fails, all end, and its error is raised.
+    Where one fails, all end, and its error is raised. A signal ends the training of all after the
+    update in hand, with a checkpoint each; the second one ends all at once.
     """
     results: list[Any] = [None] * len(runs)
     errors: list[BaseException] = []
@@ -373,10 +388,17 @@ def run_together(runs: Sequence[Any], table: Table) -> list[Any]:
             table.break_up()
 
     threads = [threading.Thread(target=call, args=(place,)) for place in range(len(runs))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with table.interruption:
+        for thread in threads:
+            thread.start()
+        try:
+            for thread in threads:
+                thread.join()
+        except KeyboardInterrupt:
+            table.break_up()
+            for thread in threads:
+                thread.join()
+            raise
     if errors:
         raise errors[0]
     return results
