@@ -1,8 +1,10 @@
 """Runs that are trained together are the runs that they would be alone."""
 
+import gc
 import os
 import signal
 import threading
+import weakref
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -208,3 +210,21 @@ def test_checkpoints_are_of_the_same_updates(
     )
     assert kept["1"] == kept["2"]
     assert len(kept["1"]) > 1
+
+
+def test_what_is_left_holds_no_weights(toy: Path, tmp_path: Path, tiny: SimpleNamespace) -> None:
+    """Models are decoded while the table is still there."""
+    seats = []
+
+    def watched(name: str, table: Table) -> None:
+        config = tiny.config(toy, tmp_path / name, **ALIKE)
+        trainer = Trainer(config, PreparedData.open(str(toy)), table=table, quiet=True)
+        trainer.run()
+        seats.append(weakref.ref(trainer.step))
+        del trainer
+        table.leave()
+
+    run_together([partial(watched, name) for name in ("one", "two")], table := Table(2))
+    gc.collect()
+    assert [seat() for seat in seats] == [None, None]
+    assert table.size == 2

@@ -17,7 +17,7 @@ import platform
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -138,7 +138,7 @@ def _run(
         source = Path(config.train.output)
         trained = _train(config, data, experiment, watch, table)
     # Decoding is captured as CUDA graphs, beside which no other thread may be at work.
-    with table.alone if table is not None else nullcontext():
+    with _alone(table):
         return _measured(bench, experiment, config, data, source, trained)
 
 
@@ -173,6 +173,11 @@ def _measured(
     return record, lines
 
 
+def _alone(table: Table | None) -> AbstractContextManager[Any]:
+    """While no other trial at the table does such a thing."""
+    return nullcontext() if table is None else table.alone
+
+
 def _make_way(experiment: Experiment) -> None:
     """Forget what was compiled for other architectures: one process trains many."""
     if experiment.group != _last_group[0]:
@@ -196,9 +201,10 @@ def _train(
     del trainer
     if table is not None:
         table.leave()
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
+    with _alone(table):  # memory that is given back ends the capture of another thread's graph
+        gc.collect()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
     if outcome.interrupted:
         raise Stopped(f"stopped after update {outcome.progress.update}")
     progress = outcome.progress

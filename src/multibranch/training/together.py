@@ -65,6 +65,7 @@ class Table:
         self._saved = time.monotonic()
         self._wishes: list[str] = []  # what those that have come have come for
         self._own = threading.local()
+        self._together: _Together | None = None
         self._barrier = threading.Barrier(size, action=self._act)
 
     def seat(
@@ -121,8 +122,11 @@ class Table:
         if "sit" in wishes:
             self._lay()
         elif "update" in wishes:
+            assert self._together is not None
             self._together.run()
             self._listen()
+        else:  # what follows may need the memory of the stacked weights
+            self._together, self.seats = None, []
 
     def _listen(self) -> None:
         """Hear for all what signals and clocks ask: only runs at one update can go on together."""
