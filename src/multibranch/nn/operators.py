@@ -208,7 +208,7 @@ def _attention_of_models(name: str, packed: int) -> Any:
         out = out.unflatten(0, (models, queries))
         if scale is not None:
             (scale,) = _models_first(models, dims[end : end + 1], (scale,))
-            out = out * scale[:, None, :, None].to(out.dtype)
+            out = (out * scale[:, None, :, None]).to(out.dtype)  # the kernels' factors are float32
         return (out, lse.unflatten(1, (models, queries))), (0, 1)
 
     return rule
