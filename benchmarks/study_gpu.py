@@ -48,6 +48,7 @@ from multibranch.study.trial import (
     run_trials,
     tidy,
 )
+from multibranch.training.together import what_must_agree, why_alone
 
 GRACE = 30  # seconds that a trial has to stop in, or to be decoded, when the time is up
 
@@ -84,6 +85,7 @@ class Run:
     states: dict[str, str] = field(default_factory=dict)
     seconds: dict[str, list[float]] = field(default_factory=dict)
     errors: dict[str, str] = field(default_factory=dict)
+    apart: set[str] = field(default_factory=set)  # those that failed together
 
     def expected(self, job: Job) -> float:
         """How long a trial will take, going by others like it; else by the fastest updates seen."""
@@ -107,32 +109,44 @@ class Run:
         if chosen is None:
             return []
         first = self.jobs[chosen.key]
-        kind, found = (
-            _company(first),
-            [self.jobs[e.key] for e in takeable(experiments, self.states)],
-        )
+        kind = _company(first) if self.together > 1 and chosen.key not in self.apart else None
+        if kind is None:
+            return [first]
+        found = [self.jobs[e.key] for e in takeable(experiments, self.states)]
+        found = [job for job in found if job.experiment.key not in self.apart]
         others = [job for job in found if job is not first and _company(job) == kind]
         parents = {one.parent.key for one in experiments if one.parent is not None}
         others.sort(key=lambda job: job.experiment.key not in parents)
-        return [first, *(others[: self.together - 1] if kind else [])]
+        return [first, *others[: self.together - 1]]
 
     def take(self, worker: Worker, answer: tuple[str, Any]) -> None:
-        """Write down what a worker says of its trial."""
+        """Write down what a worker says of its trials.
+
+        Of several that did not all end, some may have: their records lie in their folders. Those
+        that failed are tried again, each by itself: it may have been one of them alone.
+        """
         assert worker.jobs
-        kind, content = answer
+        said, content = answer
         took = time.monotonic() - worker.began
-        if kind == "done":
-            self.seconds.setdefault(_kind(worker.jobs[0].experiment), []).append(took)
+        if said == "done":
+            for kind in {_kind(job.experiment) for job in worker.jobs}:
+                self.seconds.setdefault(kind, []).append(took)
         for place, job in enumerate(worker.jobs):
-            key = job.experiment.key
-            self.states[key] = kind
-            if kind == "done":
-                self._write(job, content[place])
-                bleu = content[place].get("test_bleu")
-                print(f"{time.strftime('%H:%M:%S')} {key}: {bleu} in {took:.0f} s", flush=True)
-            elif kind == "failed":
-                self.errors[key] = content
-                print(f"{time.strftime('%H:%M:%S')} {key} failed: {content}", flush=True)
+            key, folder = job.experiment.key, job.bench.folder(job.experiment)
+            record = content[place] if said == "done" else read_record(folder)
+            if record is not None:
+                self.states[key] = "done"
+                self.errors.pop(key, None)
+                self._write(job, record)
+                how = f": {record.get('test_bleu')} in {took:.0f} s"
+            elif said == "failed":
+                self.states[key], self.errors[key], how = said, content, f" failed: {content}"
+                if len(worker.jobs) > 1:
+                    self.states[key] = "waiting"
+                    self.apart.add(key)
+            else:
+                self.states[key], how = said, f" {said}"
+            print(f"{time.strftime('%H:%M:%S')} {key}{how}", flush=True)
         worker.jobs = []
 
     def _write(self, job: Job, record: dict[str, Any]) -> None:
@@ -154,11 +168,14 @@ def _kind(experiment: Experiment) -> str:
 
 def _company(job: Job) -> tuple[Any, ...] | None:
     """What trials that can be trained together have in common; None: it is trained by itself."""
-    experiment, study = job.experiment, job.bench.study
-    if experiment.r_drop or experiment.start not in ("scratch", "continued", "proximal"):
+    bench, experiment = job.bench, job.experiment
+    if experiment.start not in ("scratch", "continued", "proximal"):
         return None
-    recipe = [study.config, study.settings, study.stage_settings(experiment)]
-    return experiment.architecture, repr([*recipe, study.limits(experiment)])
+    config, text = bench.config(experiment), bench.open(experiment).text
+    if why_alone(config.train) or config.data.layout != "packed":
+        return None
+    settings = config.model.settings(text.source_size, text.target_size)
+    return experiment.architecture, repr(what_must_agree(settings, config.train))
 
 
 def _updates(job: Job) -> int:
@@ -232,6 +249,8 @@ def work(run: Run, count: int, threads: int) -> None:
     finally:
         for worker in workers:
             _end(worker)
+            if worker.jobs:
+                run.take(worker, ("stopped", None))
 
 
 def _turn(run: Run, workers: list[Worker], threads: int) -> bool:

@@ -132,6 +132,47 @@ def test_trials_of_one_architecture_are_trained_together(
     }
 
 
+def test_what_fails_together_is_tried_apart_and_what_had_ended_counts(
+    write_study: Callable[..., Path], tiny_data: Path, tmp_path: Path
+) -> None:
+    driver, study = load("study_gpu"), load_study(str(write_study()))
+    bench = Bench(study=study, output=tmp_path / "work", data={"tiny": str(tiny_data)})
+    jobs = {
+        one.key: driver.Job(bench, one, False) for one in study.experiments(3) if not one.parent
+    }
+    run = driver.Run(jobs, tmp_path, time.monotonic() + 60, together=3)
+    worker = driver.Worker(process=None, pipe=None, jobs=run.next(""))
+    one, two, three = (job.experiment.key for job in worker.jobs)
+    folder = bench.folder(jobs[two].experiment)
+    folder.mkdir(parents=True)
+    (folder / "trial.json").write_text(json.dumps({"key": two}), encoding="utf-8")
+    run.take(worker, ("failed", "RuntimeError: one of them"))
+    assert run.states == {one: "waiting", two: "done", three: "waiting"}
+    assert json.loads((tmp_path / "trials.jsonl").read_text(encoding="utf-8")) == {"key": two}
+    assert set(run.errors) == {one, three}
+    worker.jobs = run.next("")
+    assert len(worker.jobs) == 1
+    run.take(worker, ("failed", "RuntimeError: this one"))
+    assert sorted(run.states.values()) == ["done", "failed", "waiting"]
+
+
+def test_only_trials_with_one_recipe_and_vocabulary_are_trained_together(
+    write_study: Callable[..., Path], tiny_data: Path, tmp_path: Path
+) -> None:
+    driver, file = load("study_gpu"), write_study()
+
+    def company(**settings: object) -> object:
+        study = load_study(str(file))
+        study.corpora[0].settings = {f"train.{name}": value for name, value in settings.items()}
+        bench = Bench(study=study, output=tmp_path / "work", data={"tiny": str(tiny_data)})
+        return driver._company(driver.Job(bench, study.experiments()[0], False))
+
+    assert company() == company(log_every=7)
+    assert company() != company(label_smoothing=0.2)
+    assert company(patience=2) is None  # it may end at any update
+    assert company(clip_norm=1.0) is None
+
+
 def _recorded(file: Path, place: Path) -> Path:
     """A folder as benchmarks/study_gpu.py writes it, of the study's first trial."""
     study = load_study(str(file))

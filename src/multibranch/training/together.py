@@ -13,7 +13,7 @@ is not finite anywhere is skipped by all.
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -80,16 +80,8 @@ class Table:
         """A seat for a run that stands at this update; waits until all have one."""
         if not isinstance(batches, PackedBatches):
             raise UserError("runs are trained together with data.layout: packed alone")
-        if train.accumulate > 1 or train.r_drop or train.clip_norm or train.skip_dropped:
-            raise UserError(
-                "runs are trained together without train.accumulate, train.r_drop, "
-                "train.clip_norm and train.skip_dropped"
-            )
-        if not train.max_updates or train.max_epochs or train.max_minutes or train.patience:
-            raise UserError(
-                "runs that are trained together end together: with train.max_updates, and without "
-                "train.max_epochs, train.max_minutes and train.patience"
-            )
+        if refused := why_alone(train):
+            raise UserError(refused)
         seat = Seat(self, objective, optimiser, batches, train, update)
         with self.alone:
             self.seats.append(seat)
@@ -354,6 +346,27 @@ class _Together:
         self.sums[:, 4] = (self.sums[:, 4] + 1) * skipped
 
 
+def why_alone(train: TrainConfig) -> str | None:
+    """Why a run cannot be trained together with others, where its settings do not allow it."""
+    if train.accumulate > 1 or train.r_drop or train.clip_norm or train.skip_dropped:
+        return (
+            "runs are trained together without train.accumulate, train.r_drop, "
+            "train.clip_norm and train.skip_dropped"
+        )
+    if not train.max_updates or train.max_epochs or train.max_minutes or train.patience:
+        return (
+            "runs that are trained together end together: with train.max_updates, and without "
+            "train.max_epochs, train.max_minutes and train.patience"
+        )
+    return None
+
+
+def what_must_agree(settings: Mapping[str, Any], train: TrainConfig) -> dict[str, Any]:
+    """What runs that are trained together have in common, by name; settings: the model's."""
+    found = {f"model.{name}": value for name, value in settings.items() if name not in _OWN}
+    return found | {f"train.{name}": getattr(train, name) for name in _ALIKE}
+
+
 def _check_alike(one: Seat, other: Seat) -> None:
     """Refuse runs that differ in what the update of all takes from one of them."""
     ours, theirs = (_what_must_agree(seat) for seat in (one, other))
@@ -367,10 +380,9 @@ def _check_alike(one: Seat, other: Seat) -> None:
 
 def _what_must_agree(seat: Seat) -> dict[str, Any]:
     settings: dict[str, Any] = seat.objective.model.settings  # type: ignore[union-attr,assignment]
-    found = {f"model.{name}": value for name, value in settings.items() if name not in _OWN}
-    found |= {f"train.{name}": getattr(seat.train, name) for name in _ALIKE}
-    parameters = seat.optimiser.parameters
-    return {**found, "train.precision": parameters[0].dtype, "train.device": parameters[0].device}
+    first = seat.optimiser.parameters[0]
+    found = what_must_agree(settings, seat.train)
+    return {**found, "train.precision": first.dtype, "train.device": first.device}
 
 
 def run_together(runs: Sequence[Any], table: Table) -> list[Any]:
