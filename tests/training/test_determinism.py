@@ -20,6 +20,16 @@ def test_what_was_set_before_is_set_again() -> None:
     assert torch.utils.deterministic.fill_uninitialized_memory == filled
 
 
+def test_runs_beside_each_other_end_in_any_order() -> None:
+    one, other = deterministic(True), deterministic(True)
+    one.__enter__()
+    other.__enter__()
+    one.__exit__(None, None, None)
+    assert torch.are_deterministic_algorithms_enabled()
+    other.__exit__(None, None, None)
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
 def test_a_run_asks_for_it_from_its_set_up_to_its_end(
     toy: Path, tmp_path: Path, tiny: SimpleNamespace
 ) -> None:

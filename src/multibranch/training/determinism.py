@@ -1,11 +1,17 @@
 """Sums in one order: on a GPU, runs of one seed that repeat each other to the bit."""
 
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
+
+# Runs in several threads share PyTorch's settings: the first sets them, the last sets them back.
+_lock = threading.Lock()
+_inside = 0
+_before: tuple[bool, bool, bool]
 
 
 @contextmanager
@@ -18,14 +24,23 @@ def deterministic(wanted: bool) -> Iterator[None]:
         yield
         return
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it when it begins
-    before = torch.are_deterministic_algorithms_enabled()
-    only_warned = torch.is_deterministic_algorithms_warn_only_enabled()
+    global _inside, _before
     memory: Any = torch.utils.deterministic
-    filled = memory.fill_uninitialized_memory
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    memory.fill_uninitialized_memory = False  # nothing here reads such memory
+    with _lock:
+        if not _inside:
+            _before = (
+                torch.are_deterministic_algorithms_enabled(),
+                torch.is_deterministic_algorithms_warn_only_enabled(),
+                memory.fill_uninitialized_memory,
+            )
+            torch.use_deterministic_algorithms(True, warn_only=True)
+            memory.fill_uninitialized_memory = False  # nothing here reads such memory
+        _inside += 1
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(before, warn_only=only_warned)
-        memory.fill_uninitialized_memory = filled
+        with _lock:
+            _inside -= 1
+            if not _inside:
+                torch.use_deterministic_algorithms(_before[0], warn_only=_before[1])
+                memory.fill_uninitialized_memory = _before[2]

@@ -1,7 +1,7 @@
 """Several runs of one architecture as one: their weights stacked, and one launch a layer for all.
 
 A small model leaves most of a GPU idle, however its kernels are launched. Runs that differ in seed,
-data or rates of dropping, but not in the shapes of their weights, can share every kernel. Each is
+data or rates of drop-branch, but not in architecture and recipe, can share every kernel. Each is
 still a Trainer of its own, in a thread of its own, with its folder, validation and checkpoints; at
 every update the threads meet at a Table, where the last to come runs the update of all. The weights
 and moments of each run are views of the stacked ones, so that nothing else has to know.
@@ -298,7 +298,7 @@ class _Together:
         self.scales[slot][place] = 1 / tokens
         if isinstance(keep, Tensor):
             self.keeps[slot][place] = keep
-        self.rate = rate  # that of all
+        self.rate = rate  # the same for all
         return batch.target_count
 
     # -- What the last to come does ---------------------------------------------------------
