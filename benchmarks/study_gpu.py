@@ -86,6 +86,7 @@ class Run:
     seconds: dict[str, list[float]] = field(default_factory=dict)
     errors: dict[str, str] = field(default_factory=dict)
     apart: set[str] = field(default_factory=set)  # those that failed together
+    companies: dict[str, Any] = field(default_factory=dict)  # what `_company` said, by key
 
     def expected(self, job: Job) -> float:
         """How long a trial will take, going by others like it; else by the fastest updates seen."""
@@ -109,15 +110,22 @@ class Run:
         if chosen is None:
             return []
         first = self.jobs[chosen.key]
-        kind = _company(first) if self.together > 1 and chosen.key not in self.apart else None
+        kind = self.company(first) if self.together > 1 and chosen.key not in self.apart else None
         if kind is None:
             return [first]
         found = [self.jobs[e.key] for e in takeable(experiments, self.states)]
         found = [job for job in found if job.experiment.key not in self.apart]
-        others = [job for job in found if job is not first and _company(job) == kind]
+        others = [job for job in found if job is not first and self.company(job) == kind]
         parents = {one.parent.key for one in experiments if one.parent is not None}
         others.sort(key=lambda job: job.experiment.key not in parents)
         return [first, *others[: self.together - 1]]
+
+    def company(self, job: Job) -> tuple[Any, ...] | None:
+        """What `_company` says of a trial, worked out once."""
+        key = job.experiment.key
+        if key not in self.companies:
+            self.companies[key] = _company(job)
+        return self.companies[key]
 
     def take(self, worker: Worker, answer: tuple[str, Any]) -> None:
         """Write down what a worker says of its trials.

@@ -177,7 +177,7 @@ class Seat(Step):
         for parameter, stacked in zip(own.parameters, all_.parameters, strict=True):
             parameter.data = stacked.data[place]
         for master, stacked in zip(own.masters, all_.masters, strict=True):
-            master.data = stacked.data[place]
+            master.data, master.grad = stacked.data[place], None
             moments = all_.adam.state[stacked]
             own.adam.state[master] = {
                 "step": moments["step"],
