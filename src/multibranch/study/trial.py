@@ -91,7 +91,7 @@ def run_trial(
             "command": bench.command(experiment),
             **record,
             **({} if table is None else {"together": table.size}),
-            "wall_seconds": round(time.monotonic() - began, 2),
+            "wall_seconds": round(_share(time.monotonic() - began, table), 2),
             "device": device_name(bench.device),
             "torch": str(torch.__version__),
             "version": __version__,
@@ -178,6 +178,11 @@ def _alone(table: Table | None) -> AbstractContextManager[Any]:
     return nullcontext() if table is None else table.alone
 
 
+def _share(seconds: float, table: Table | None) -> float:
+    """What a trial took, of the time of all that were trained together."""
+    return seconds if table is None else seconds / table.size
+
+
 def _make_way(experiment: Experiment) -> None:
     """Forget what was compiled for other architectures: one process trains many."""
     if experiment.group != _last_group[0]:
@@ -220,7 +225,7 @@ def _train(
         "updates": progress.update,
         "epochs": progress.epoch,
         "tokens": progress.tokens,
-        "train_seconds": round(progress.seconds, 2),
+        "train_seconds": round(_share(progress.seconds, table), 2),
         "validation_loss": _rounded(progress.best_loss),
         "validation_plain": _rounded(progress.best_plain),
         "averaged_plain": _rounded(averaged[-1]["plain"]) if averaged else None,
