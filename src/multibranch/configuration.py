@@ -258,6 +258,7 @@ def _fit(hint: Any, value: Any) -> tuple[bool, Any]:
 
 def _describe(hint: Any) -> str:
     words = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
+    words[dict] = "a section of keys"
     many = {"a whole number": "whole numbers", "a number": "numbers", "a text": "texts"}
     described = []
     for option in _options(hint):

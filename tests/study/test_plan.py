@@ -1,5 +1,6 @@
 """Study files: every one loads, mirrors its tables completely, and names its mistakes."""
 
+import re
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -171,6 +172,7 @@ def test_only_takes_keys_and_parts_and_brings_what_they_start_from() -> None:
         ("grids: []", "at least one corpus and one grid"),
         ("seeds: many", "seeds must be a whole number, not 'many'"),
         ("seeds: 0", "seeds must be at least 1, not 0"),
+        ("scratch_settings: [1]", "scratch_settings must be a section of keys, not "),
         ("grids: [{seeds: -1}]", r"grids\[1\].seeds must be at least 1, not -1"),
         ("grids: [{branches: [2], keep: [0]}]", r"grids\[1\].keep must be at least 1, not 0"),
         ("grids: [{branches: [1]}, {branches: []}]", r"grids\[2\].branches is empty"),
@@ -253,6 +255,24 @@ def test_settings_that_experiments_decide_are_refused(
         bench = Bench(study=changed, output=Path("out"))
         with pytest.raises(UserError, match=f"settings: {key} is decided by each experiment"):
             [bench.config(experiment) for experiment in changed.experiments()]
+
+
+@pytest.mark.parametrize("place", ["settings", "second_settings", "scratch_settings", "corpora"])
+def test_a_wrong_setting_is_told_with_the_key_that_holds_it(
+    write_study: Callable[..., Path], place: str
+) -> None:
+    study = load_study(str(write_study()))
+    study.grids.append(replace(study.grids[0], starts=["scratch"], branches=[2]))
+    wrong = {"train.warmup": "fast"}
+    where = place if place != "corpora" else "corpora: tiny: settings"
+    if place == "corpora":
+        study.corpora = [replace(study.corpora[0], settings=wrong)]
+    else:
+        setattr(study, place, wrong)
+    bench = Bench(study=study, output=Path("out"))
+    told = re.escape(f"{study.path}: {where}: train.warmup must be a whole number, not 'fast'")
+    with pytest.raises(UserError, match=f"^{told}$"):
+        bench.check(study.experiments())
 
 
 def test_data_is_found_by_name_by_folder_and_by_what_holds_them_all(tmp_path: Path) -> None:

@@ -88,23 +88,35 @@ class Bench:
         if known not in self._bases:
             path = find_config(corpus.config or self.study.config)
             understanding = configuration.peek(path, "task") == "understanding"
-            asked = {**self.study.settings, **corpus.settings, **own}
-            decided = asked.keys() & (_DECIDED if understanding else _DECIDED | _DECIDED_TOO)
-            if decided:
-                raise UserError(
-                    f"{self.study.path}: settings: {min(decided)} is decided by each experiment, "
-                    "from the grids and seeds: remove it"
-                )
-            words = [
-                f"--{key}={value if isinstance(value, str) else json.dumps(value)}"
-                for key, value in asked.items()
-            ]
-            kind = UnderstandingConfig if understanding else Config
-            try:
-                self._bases[known] = configuration.load(kind, path, words)
-            except UserError as error:
-                raise UserError(f"{self.study.path}: settings: {error}") from None
+            decided = _DECIDED if understanding else _DECIDED | _DECIDED_TOO
+            stage = "second" if experiment is not None and experiment.second_stage else "scratch"
+            base = configuration.load(UnderstandingConfig if understanding else Config, path)
+            for where, asked in (
+                ("settings", self.study.settings),
+                (f"corpora: {corpus.name}: settings", corpus.settings),
+                (f"{stage}_settings", own),
+            ):
+                base = self._change(base, asked, decided, f"{self.study.path}: {where}")
+            self._bases[known] = base
         return self._bases[known]
+
+    @staticmethod
+    def _change(base: Any, asked: dict[str, Any], decided: set[str], where: str) -> Any:
+        """A configuration with the keys of the study's file that stand at `where`."""
+        wrong = asked.keys() & decided
+        if wrong:
+            raise UserError(
+                f"{where}: {min(wrong)} is decided by each experiment, from the grids and seeds: "
+                "remove it"
+            )
+        words = [
+            f"--{key}={value if isinstance(value, str) else json.dumps(value)}"
+            for key, value in asked.items()
+        ]
+        try:
+            return configuration.override(base, words)
+        except UserError as error:
+            raise UserError(f"{where}: {str(error).removeprefix('the command line: ')}") from None
 
     def config(self, experiment: Experiment) -> Config:
         """The whole configuration of an experiment's training."""
