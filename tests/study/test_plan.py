@@ -275,6 +275,21 @@ def test_a_wrong_setting_is_told_with_the_key_that_holds_it(
         bench.check(study.experiments())
 
 
+@pytest.mark.parametrize("key", ["train.max_updates", "train.max_epochs", "train.max_minutes"])
+def test_an_end_of_training_among_the_settings_that_the_study_passes_over_is_refused(
+    write_study: Callable[..., Path], key: str
+) -> None:
+    study = load_study(str(write_study()))
+    for place in ("settings", "second_settings"):
+        changed = replace(study, **{place: {key: 3}})
+        with pytest.raises(
+            UserError, match=f"{key} is among the settings, but .*: remove one of them"
+        ):
+            Bench(study=changed, output=Path("out")).check(changed.experiments())
+    alone = replace(study, settings={key: 3}, updates=None, second_updates=None)
+    Bench(study=alone, output=Path("out")).check(alone.experiments())
+
+
 def test_data_is_found_by_name_by_folder_and_by_what_holds_them_all(tmp_path: Path) -> None:
     study = load_study("multi30k-small")
     for name in ("multi30k-de-en", "multi30k-en-de"):

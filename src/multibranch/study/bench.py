@@ -24,13 +24,8 @@ from multibranch.training.run_folder import FREE_KEYS
 
 # What does not make a trained model another one, so that studies can share it. What ends training
 # may change from one start of a run to the next, but does make another model.
-_ENDS = {
-    "train.max_updates",
-    "train.max_epochs",
-    "train.max_minutes",
-    "train.patience",
-    "train.judge_from",
-}
+_LIMITS = {"train.max_updates", "train.max_epochs", "train.max_minutes"}
+_ENDS = {*_LIMITS, "train.patience", "train.judge_from"}
 NOT_PART = {*FREE_KEYS, "train.output", "train.init_from"} - _ENDS
 
 # The scores that a study's tables can have, by its task.
@@ -118,12 +113,23 @@ class Bench:
         except UserError as error:
             raise UserError(f"{where}: {str(error).removeprefix('the command line: ')}") from None
 
+    def _check_ends(self, corpus: Corpus, experiment: Experiment) -> None:
+        """Refuse a setting that would end training where the study's own keys do."""
+        own = self.study.stage_settings(experiment)
+        for key in sorted(_LIMITS):
+            if key in {**self.study.settings, **corpus.settings, **own}:
+                raise UserError(
+                    f"{self.study.path}: {key} is among the settings, but how long a model trains "
+                    "is said by the study's own keys, such as updates: remove one of them"
+                )
+
     def config(self, experiment: Experiment) -> Config:
         """The whole configuration of an experiment's training."""
         corpus = self.study.corpus(experiment.corpus)
         config: Config = self._base(corpus, experiment)
         limits = self.study.limits(experiment)
         if limits:  # the base's own limits make way for the study's
+            self._check_ends(corpus, experiment)
             limits = {"max_epochs": None, "max_updates": None, "max_minutes": None, **limits}
         parent = experiment.parent
         return dataclasses.replace(
