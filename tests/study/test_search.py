@@ -427,6 +427,24 @@ def test_a_search_ends_when_its_time_is_up_and_scores_what_it_has(
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
+def test_a_time_in_which_no_trial_ends_is_told_as_too_short(
+    write_study: Callable[..., Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture,
+) -> None:
+    slow = interrupting(1, lambda: time.sleep(2))
+    monkeypatch.setattr("multibranch.study.searching.Trainer", slow)
+    words = ["study", "search", str(write_study()), "--output", str(tmp_path), "--device", "cpu"]
+    words += ["--record", str(tmp_path / "search.json")]
+    assert main([*words, "--minutes", "0.01"]) == 2
+    assert capsys.readouterr().err.endswith(
+        "multibranch study: no trial of the search was finished within --minutes, and the one at "
+        "work does not count: give more\n"
+    )
+    assert not (tmp_path / "search.json").exists()
+
+
 def test_no_trial_is_begun_after_the_time_though_a_training_passed_over_its_end(
     write_study: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -86,6 +86,11 @@ def search(
                 keep(found)
             raise
         tell("the time is up")
+        if not _done(optuna_study):  # the same command would not come further
+            raise UserError(
+                "no trial of the search was finished within --minutes, and the one at work does "
+                "not count: give more"
+            ) from None
     return _report(bench, optuna_study, base, wanted, tell)
 
 
