@@ -238,7 +238,8 @@ def test_ctrl_c_gives_the_trial_back(
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
     (said,) = finish(process, status=130)
-    assert said.endswith("multibranch study: interrupted\n")
+    told = " stopped: the same command goes on\nmultibranch study: interrupted\n"
+    assert said.endswith(told)
     trials = trials_of(f"sqlite:///{out}/study.db", file)
     assert [trial.state.name for trial in trials] == ["FAIL", "WAITING"]
 

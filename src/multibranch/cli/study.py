@@ -16,10 +16,12 @@ is trained once, and the trial of a worker that was killed is taken up where its
 Ctrl-C saves and gives back what is at work.
 
 Exit status: 0 done, 1 some experiment failed or is left to run, 2 something to put right, 130
-stopped by Ctrl-C.
+stopped by Ctrl-C or SIGTERM.
 """
 
 import argparse
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from multibranch.cli.formatting import HelpFormatter
@@ -258,6 +260,16 @@ def _tell(line: str) -> None:
     print(f"{time.strftime('%H:%M:%S')} {line}", file=sys.stderr, flush=True)
 
 
+@contextmanager
+def _going_on() -> Iterator[None]:
+    """Tell whoever stops what is inside that nothing has to be begun anew."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        _tell("stopped: the same command goes on")
+        raise
+
+
 def _run(args: argparse.Namespace) -> int:
     import os
 
@@ -297,7 +309,8 @@ def _run(args: argparse.Namespace) -> int:
     queue = job.queue()
     if args.retry_failed:
         queue.forget_failures()
-    states = run_workers(job, workers, tell=_tell, minutes=args.minutes)
+    with _going_on():
+        states = run_workers(job, workers, tell=_tell, minutes=args.minutes)
     for key, error in queue.errors().items():
         _tell(f"{key} failed: {error}")
     left = len(experiments) - states.get("done", 0) - states.get("failed", 0)
@@ -368,16 +381,17 @@ def _search(args: argparse.Namespace) -> int:
             words += ["--seed", str(args.seed), *bench.words]
             write_search(Path(args.record), bench, found, command=shlex.join(words))
 
-    found = search(
-        bench,
-        url=_url(args),
-        trials=args.trials,
-        seed=args.seed,
-        lease=args.lease,
-        minutes=args.minutes,
-        keep=keep,
-        tell=_tell,
-    )
+    with _going_on():
+        found = search(
+            bench,
+            url=_url(args),
+            trials=args.trials,
+            seed=args.seed,
+            lease=args.lease,
+            minutes=args.minutes,
+            keep=keep,
+            tell=_tell,
+        )
     keep(found)
     left = found["asked"] - found["trials"]
     if left > 0:
