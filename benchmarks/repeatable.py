@@ -1,6 +1,6 @@
 """Whether runs of one seed repeat each other to the bit, with train.deterministic and without.
 
-    python benchmarks/repeatable.py configs/multi30k-de-en-baseline.yaml --updates 600 \
+    python benchmarks/repeatable.py configs/multi30k-de-en-baseline.yaml --updates 600 \\
         --json FILE --model.branches 3 --model.drop_branch 0.3
 
 The configuration is trained twice as it is, twice with `train.deterministic: true`, and once more
@@ -57,7 +57,10 @@ def speed(place: Path) -> float:
     """Target tokens a second: the median of what was reported after the first tenth."""
     lines = (place / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     reports = [r for r in map(json.loads, lines) if r["kind"] == "train"]
-    return statistics.median(r["tokens_per_second"] for r in reports[len(reports) // 10 + 1 :])
+    counted_in = reports[len(reports) // 10 + 1 :]
+    if not counted_in:
+        raise UserError("too few reports of a speed: more --updates, or a lower --train.log_every")
+    return statistics.median(r["tokens_per_second"] for r in counted_in)
 
 
 def main() -> int:

@@ -1,6 +1,6 @@
 """What is gained by training several runs as one (training/together.py), in one process.
 
-    python benchmarks/together.py configs/multi30k-de-en-baseline.yaml --runs 1 3 12 \
+    python benchmarks/together.py configs/multi30k-de-en-baseline.yaml --runs 1 3 12 \\
         --updates 600 --json FILE --model.branches 3 --model.drop_branch 0.3
 
 For every number of runs: so many seeds of the configuration are trained, one by itself as CUDA
@@ -45,7 +45,10 @@ def speed(place: Path) -> float:
     """Target tokens a second: the median of what was reported after the first tenth."""
     lines = (place / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     reports = [r for r in map(json.loads, lines) if r["kind"] == "train"]
-    return statistics.median(r["tokens_per_second"] for r in reports[len(reports) // 10 + 1 :])
+    counted_in = reports[len(reports) // 10 + 1 :]
+    if not counted_in:
+        raise UserError("too few reports of a speed: more --updates, or a lower --train.log_every")
+    return statistics.median(r["tokens_per_second"] for r in counted_in)
 
 
 def measure(
@@ -82,6 +85,8 @@ def main() -> int:
     folder = Path(tempfile.mkdtemp(prefix="together-"))
     results: list[dict[str, Any]] = []
     try:
+        if min(args.runs) < 1:
+            raise UserError(f"--runs must be at least 1, not {min(args.runs)}")
         for runs in args.runs:
             found = measure(args.config, words, folder, runs, args.updates)
             results.append(found)
