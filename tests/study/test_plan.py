@@ -275,6 +275,17 @@ def test_a_wrong_setting_is_told_with_the_key_that_holds_it(
         bench.check(study.experiments())
 
 
+@pytest.mark.parametrize("place", ["second_settings", "scratch_settings"])
+def test_a_wrong_setting_of_a_stage_that_is_not_run_is_refused_too(
+    write_study: Callable[..., Path], place: str
+) -> None:
+    study = load_study(str(write_study()))
+    setattr(study, place, {"train.warmupp": 3})
+    bench = Bench(study=study, output=Path("out"))
+    with pytest.raises(UserError, match=f"{place}: there is no option --train.warmupp; did you"):
+        bench.check([study.experiments()[0]])
+
+
 @pytest.mark.parametrize("key", ["train.max_updates", "train.max_epochs", "train.max_minutes"])
 def test_an_end_of_training_among_the_settings_that_the_study_passes_over_is_refused(
     write_study: Callable[..., Path], key: str

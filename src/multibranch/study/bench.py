@@ -176,6 +176,7 @@ class Bench:
                     f"{self.study.path}: metric: {task} has no score {self.study.metric!r}; those "
                     f"there are: {', '.join(SCORES[task])}"
                 )
+        self._check_stages(experiments)
         for one in experiments:
             encoder = self.task(one) == "understanding"
             config = self.classifier(one) if encoder else self.config(one)
@@ -187,6 +188,16 @@ class Bench:
                     raise UserError(f"{one.heads} heads do not divide a width of {one.width}")
             except UserError as error:
                 raise UserError(f"{self.study.path}: {one.key}: {error}") from None
+
+    def _check_stages(self, experiments: Sequence[Experiment]) -> None:
+        """Refuse a mistake in the settings of a stage that none of the experiments has, too."""
+        for corpus in sorted({one.corpus for one in experiments}):
+            base = self._base(self.study.corpus(corpus))
+            encoder = isinstance(base, UnderstandingConfig)
+            decided = _DECIDED if encoder else _DECIDED | _DECIDED_TOO
+            for name in ("second_settings", "scratch_settings"):
+                where = f"{self.study.path}: {name}"
+                self._change(base, getattr(self.study, name), decided, where)
 
     def task(self, experiment: Experiment) -> str:
         """translation, code or understanding."""
