@@ -226,10 +226,16 @@ def _serve_one(pipe: Any) -> bool:
 
 
 def _run(jobs: list[Job]) -> list[dict[str, Any]]:
-    """Run trials, together those that are not done; their records."""
-    left = [job for job in jobs if read_record(job.bench.folder(job.experiment)) is None]
-    if len(left) > 1:
-        run_trials([(job.bench, job.experiment) for job in left])
+    """Run trials, together those that are not done and stand at the same update; their records."""
+    left: dict[str, list[Job]] = {}
+    for job in jobs:
+        folder = job.bench.folder(job.experiment)
+        if read_record(folder) is None:  # what was killed may have been saved at any update
+            newest = max((path.name for path in folder.glob("resume/update-*")), default="")
+            left.setdefault(newest, []).append(job)
+    for alike in left.values():
+        if len(alike) > 1:
+            run_trials([(job.bench, job.experiment) for job in alike])
     return [run_trial(job.bench, job.experiment) for job in jobs]
 
 
