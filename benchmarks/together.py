@@ -32,6 +32,7 @@ from multibranch.training.together import Table, run_together
 def trainer(config: Path, words: list[str], place: Path, seed: int, updates: int) -> Callable:
     """A run as a function of the table that it meets others at."""
     said = {"output": str(place), "seed": seed, "max_updates": updates, "max_epochs": "null"}
+    said |= {"max_minutes": "null", "patience": "null"}  # so that all end together
     said |= {"validate_every": updates, "tensorboard": "false"}
     words = [*words, *(f"--train.{name}={value}" for name, value in said.items())]
     loaded = configuration.load(Config, config, words)
