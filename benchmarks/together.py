@@ -12,7 +12,6 @@ import argparse
 import json
 import platform
 import shutil
-import statistics
 import sys
 import tempfile
 import time
@@ -27,6 +26,7 @@ from multibranch.data import PreparedData
 from multibranch.errors import UserError, counted
 from multibranch.training import Config, Trainer
 from multibranch.training.together import Table, run_together
+from repeatable import speed
 
 
 def trainer(config: Path, words: list[str], place: Path, seed: int, updates: int) -> Callable:
@@ -40,16 +40,6 @@ def trainer(config: Path, words: list[str], place: Path, seed: int, updates: int
         raise UserError(f"{config} has no data.folder: give --data.folder FOLDER")
     data = PreparedData.open(loaded.data.folder)
     return lambda table: Trainer(loaded, data, table=table, quiet=True).run()
-
-
-def speed(place: Path) -> float:
-    """Target tokens a second: the median of what was reported after the first tenth."""
-    lines = (place / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    reports = [r for r in map(json.loads, lines) if r["kind"] == "train"]
-    counted_in = reports[len(reports) // 10 + 1 :]
-    if not counted_in:
-        raise UserError("too few reports of a speed: more --updates, or a lower --train.log_every")
-    return statistics.median(r["tokens_per_second"] for r in counted_in)
 
 
 def measure(

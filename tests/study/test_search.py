@@ -22,7 +22,8 @@ from multibranch.cli import main
 from multibranch.errors import UserError
 from multibranch.study.bench import Bench
 from multibranch.study.plan import Search, load_study
-from multibranch.study.searching import _sampler, own_model, propose, search
+from multibranch.study.proposing import own_model, propose
+from multibranch.study.searching import _sampler, search
 from multibranch.training import Config, Trainer
 from multibranch.training.bad_batches import Diverged
 from multibranch.training.signals import Interruption

@@ -368,7 +368,8 @@ def _search(args: argparse.Namespace) -> int:
     from multibranch.cli.output import print_result
     from multibranch.disk import check_file
     from multibranch.errors import counted
-    from multibranch.study.searching import search, write_search
+    from multibranch.study.findings import write_search
+    from multibranch.study.searching import search
 
     if args.record is not None:
         check_file(Path(args.record), "--record")

@@ -9,34 +9,25 @@ test set, once. The paper leaves this to future work.
 import dataclasses
 import itertools
 import json
-import math
 import secrets
 import time
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-import torch
-
-from multibranch import __version__
-from multibranch.disk import write_json
 from multibranch.errors import UserError, counted
 from multibranch.study.bench import Bench
 from multibranch.study.experiment import Experiment
+from multibranch.study.findings import finished, found_so_far, reported
 from multibranch.study.leases import LEASE, POLL, Leases, Lost
 from multibranch.study.plan import Search
-from multibranch.study.scoring import scores_of
+from multibranch.study.proposing import describe, own_model, propose
 from multibranch.study.stopping import end_of, is_over, terminable
 from multibranch.study.storage import open_storage
 from multibranch.study.telling import TELL_EVERY, Tell, telling
-from multibranch.study.trial import Stopped, Watch, device_name, tidy
-from multibranch.tasks.evaluation import decode_split
+from multibranch.study.trial import Stopped, Watch, tidy
 from multibranch.training import Config, Trainer
 from multibranch.training.bad_batches import Diverged
-
-SHOWN = 5  # trials that the search tells of at its end
-STEP = 0.05  # between the rates that it tries
 
 
 def search(
@@ -81,17 +72,18 @@ def search(
             _try(bench, optuna_study, base, leases, wanted, seed, end, tell, tell_every)
     except BaseException as error:
         if not (isinstance(error, KeyboardInterrupt) and is_over(end)):
-            found = _found(bench, optuna_study, wanted)
+            found = found_so_far(bench, optuna_study, wanted)
             if found is not None and keep is not None:
                 keep(found)
             raise
         tell("the time is up")
-        if not _done(optuna_study):  # the same command would not come further
+        if not finished(optuna_study):  # the same command would not come further
             raise UserError(
                 "no trial of the search was finished within --minutes, and the one at work does "
                 "not count: give more"
             ) from None
-    return _report(bench, optuna_study, base, wanted, tell)
+    data = bench.open(_first(bench))
+    return reported(bench, optuna_study, data, wanted, task=base.task, tell=tell)
 
 
 def _try(
@@ -195,11 +187,6 @@ def _wants_another(study: Any, wanted: int, leases: Leases, tell: Tell) -> bool:
         time.sleep(POLL)
 
 
-def _is_own(trial: Any) -> bool:
-    """Whether a trial is the study's own model."""
-    return bool(trial.user_attrs.get("own"))
-
-
 def _sampler(space: Search, seed: int, *, done: int, fixed: dict[str, Any] | None = None) -> Any:
     import optuna
 
@@ -257,76 +244,6 @@ def _base(bench: Bench, seed: int) -> Config:
     )
 
 
-def propose(trial: Any, space: Search, base: Config) -> Config:
-    """What Optuna would try next, as a configuration.
-
-    Layers are counted from the encoder's first to the decoder's last; `layers_together` of them
-    share what is chosen.
-    """
-    model = base.model
-    layers = model.encoder_layers + model.decoder_layers
-    each = max(1, space.layers_together)
-    chosen: dict[str, Any] = {
-        "branches": [],
-        "drop_branch": [],
-        "drop_ffn": [],
-        "ffn_branches": [],
-    }
-    for first in range(0, layers, each):
-        count = min(each, layers - first)
-        where = f"layer{first + 1}"
-        values = {
-            "branches": trial.suggest_categorical(f"branches.{where}", space.branches),
-            "drop_branch": trial.suggest_float(
-                f"drop_branch.{where}", *_ends(space.drop_branch), step=STEP
-            ),
-            "drop_ffn": trial.suggest_float(f"drop_ffn.{where}", *_ends(space.drop_ffn), step=STEP),
-            "ffn_branches": trial.suggest_categorical(f"ffn.{where}", space.ffn_branches),
-        }
-        for name, value in values.items():
-            chosen[name] += [value] * count
-    kind = trial.suggest_categorical("drop_kind", space.drop_kind)
-    # The hidden width is one for all layers: FFN branches make a layer larger, and the search
-    # records the model's size for that reason.
-    return dataclasses.replace(base, model=dataclasses.replace(model, drop_kind=kind, **chosen))
-
-
-def own_model(space: Search, base: Config) -> dict[str, Any] | None:
-    """The study's own model as what `propose` would have drawn; None where the space lacks it."""
-    import optuna
-
-    model = base.model
-    drop_ffn = model.drop_branch if model.drop_ffn is None else model.drop_ffn
-    fixed: dict[str, Any] = {"drop_kind": model.drop_kind}
-    for first in range(0, model.encoder_layers + model.decoder_layers, space.layers_together):
-        where = f"layer{first + 1}"
-        fixed |= {f"branches.{where}": model.branches, f"ffn.{where}": model.ffn_branches}
-        fixed |= {f"drop_branch.{where}": model.drop_branch, f"drop_ffn.{where}": drop_ffn}
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")  # a number out of its range is only warned of
-            propose(optuna.trial.FixedTrial(fixed), space, base)
-    except (ValueError, UserWarning):
-        return None
-    return fixed
-
-
-def _ends(values: list[float]) -> tuple[float, float]:
-    """The lowest rate and the highest that steps from it reach."""
-    low = min(values)
-    steps = math.floor((max(values) - low) / STEP + 1e-9)
-    return low, round(low + steps * STEP, 10)
-
-
-def describe(config: Config) -> str:
-    """The layers of a proposal in one line."""
-    model = config.model
-    assert isinstance(model.branches, list) and isinstance(model.drop_branch, list)
-    branches = " ".join(map(str, model.branches))
-    rates = " ".join(f"{rate:.2f}" for rate in model.drop_branch)
-    return f"N_a by layer {branches}, ρ by layer {rates}, drop-{model.drop_kind}"
-
-
 def _run(
     bench: Bench, study: Any, trial: Any, config: Config, told: Watch, leases: Leases
 ) -> float | None:
@@ -381,82 +298,3 @@ def _run(
     study.tell(trial, value)
     tidy(folder)
     return value
-
-
-def _done(study: Any) -> list[Any]:
-    """The trials that were seen through, the best one first."""
-    trials = study.get_trials(deepcopy=False)
-    return sorted((t for t in trials if t.state.name == "COMPLETE"), key=lambda t: t.value)
-
-
-def _found(bench: Bench, study: Any, wanted: int) -> dict[str, Any] | None:
-    """The best trials so far and the study's own model; None where there is none yet.
-
-    asked: how many trials the search is to have; trials: how many of them have ended.
-    """
-    done = _done(study)
-    if not done:
-        return None
-    own = next(filter(_is_own, done), None)
-    pruned = sum(trial.state.name == "PRUNED" for trial in study.get_trials(deepcopy=False))
-    return {
-        "study": bench.study.name,
-        "asked": wanted,
-        "trials": len(done) + pruned,
-        "pruned": pruned,
-        "best": [_row(trial) for trial in done[:SHOWN]],
-        "own": None if own is None else _row(own),
-    }
-
-
-def _report(bench: Bench, study: Any, base: Config, wanted: int, tell: Tell) -> dict[str, Any]:
-    """What was found, with the test scores of the best model and of the study's own."""
-    found = _found(bench, study, wanted)
-    if found is None:
-        raise UserError("no trial of the search was finished")
-    done = _done(study)
-    own = next(filter(_is_own, done), None)
-    data, scores = bench.open(_first(bench)), {}
-    chosen = {trial.number: trial for trial in (done[0], own) if trial is not None}
-    for trial in chosen.values():
-        folder = Path(trial.user_attrs["folder"])
-        if (folder / "config.json").is_file():
-            output = decode_split(folder, data, split="test", device=bench.device)
-            scores[trial.number] = scores_of(output.words, data, task=base.task)
-        else:
-            tell(f"trial {trial.number} is not scored here: there is no model {folder}")
-    for name, which in (("scores", done[0]), ("own_scores", own)):
-        if which is not None and which.number in scores:
-            found[name] = scores[which.number]
-    found["folder"] = done[0].user_attrs["folder"]
-    return found
-
-
-def _row(trial: Any) -> dict[str, Any]:
-    """A finished trial, for a table."""
-    model = json.loads(trial.user_attrs["model"])
-    return {
-        "trial": trial.number,
-        "validation_loss": round(trial.value, 4),
-        "branches": " ".join(map(str, model["branches"])),
-        "drop_branch": " ".join(f"{rate:.2f}" for rate in model["drop_branch"]),
-        "drop_ffn": " ".join(f"{rate:.2f}" for rate in model["drop_ffn"]),
-        "ffn_branches": " ".join(map(str, model["ffn_branches"])),
-        "drop_kind": model["drop_kind"],
-        "parameters": trial.user_attrs["parameters"],
-    }
-
-
-def write_search(path: Path, bench: Bench, found: dict[str, Any], *, command: str) -> None:
-    """Write what a search found down, with where and how it was run."""
-    record = {
-        "command": command,
-        "title": bench.study.title,
-        "claims": bench.study.claims,
-        "device": device_name(bench.device),
-        "torch": str(torch.__version__),
-        "version": __version__,
-        **{name: value for name, value in found.items() if name != "folder"},
-    }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_json(path, record)

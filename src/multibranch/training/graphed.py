@@ -17,6 +17,7 @@ from multibranch.training.graphs import Graphs
 from multibranch.training.optimiser import Optimiser
 from multibranch.training.step import Objective, Step, arguments, longest_sequences
 
+STAGED = ("source", "source_boundaries", "target_input", "target_output", "target_boundaries")
 RING = 3  # batches in pinned memory: how far the host may run ahead of the device
 
 
@@ -62,13 +63,7 @@ class GraphedStep(Step):
         self.turn += 1
         self.copied[slot].synchronize()
         batch = batches.batch(number, out=self.ring[slot])
-        for name in (
-            "source",
-            "source_boundaries",
-            "target_input",
-            "target_output",
-            "target_boundaries",
-        ):
+        for name in STAGED:
             getattr(self.batch, name).copy_(getattr(batch, name), non_blocking=True)
         self.copied[slot].record()
         return batch.target_count

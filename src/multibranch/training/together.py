@@ -24,20 +24,12 @@ from multibranch.data import PackedBatch, PackedBatches, PaddedBatches
 from multibranch.errors import UserError
 from multibranch.nn.drop import Keep
 from multibranch.training.config import TrainConfig
-from multibranch.training.graphed import RING
+from multibranch.training.graphed import RING, STAGED
 from multibranch.training.graphs import Graphs
 from multibranch.training.optimiser import Optimiser
 from multibranch.training.seeds import seed_update
 from multibranch.training.signals import Asked, Interruption
 from multibranch.training.step import Objective, Step, arguments, longest_sequences
-
-_TENSORS = (
-    "source",
-    "source_boundaries",
-    "target_input",
-    "target_output",
-    "target_boundaries",
-)
 
 # What the update of all takes from one of them, and what says when they end.
 _ALIKE = (
@@ -271,7 +263,7 @@ class _Together:
         """A batch of batches, as wide as the widest of the runs'."""
         made = [seat.batches.allocate() for seat in self.seats]
         tensors: dict[str, Any] = {}
-        for name in _TENSORS:
+        for name in STAGED:
             rows = [getattr(batch, name) for batch in made]
             widest = max(rows, key=len)
             row = torch.empty((len(made), len(widest)), dtype=widest.dtype, pin_memory=pin_memory)
@@ -293,7 +285,7 @@ class _Together:
         slot = self.turn % RING
         if self.copied:
             self.copied[slot].synchronize()
-        rows: dict[str, Any] = {n: getattr(self.ring[slot], n)[place] for n in _TENSORS}
+        rows: dict[str, Any] = {n: getattr(self.ring[slot], n)[place] for n in STAGED}
         batch = batches.batch(number, out=PackedBatch(**rows))
         self.scales[slot][place] = 1 / tokens
         if isinstance(keep, Tensor):
@@ -309,7 +301,7 @@ class _Together:
         self.turn += 1
         self.update += 1
         seed_update(self.seats[0].train.seed, self.update, 0)
-        for name in _TENSORS:
+        for name in STAGED:
             getattr(self.batch, name).copy_(getattr(self.ring[slot], name), non_blocking=True)
         self.scale.copy_(self.scales[slot], non_blocking=True)
         if self.keep is not None:
