@@ -267,7 +267,7 @@ def test_branches_to_drop_are_a_function_of_seed_and_update(
     device = torch.device("cpu")
 
     def draw(update: int) -> list[torch.Tensor]:
-        return draw_branches(network, train, update, device)  # type: ignore[return-value]
+        return draw_branches(network.drop_rates(), train, update, device)  # type: ignore[return-value]
 
     torch.manual_seed(1)
     first = draw(7)

@@ -112,7 +112,7 @@ class Trainer:
         self.precision = setup.precision(self.train, self.device)
         self.sharded = self.train.sharding == "full" and self.processes.world > 1
         first = {name: tensor.detach() for name, tensor in model.named_parameters()}
-        self.model = model
+        self.model, self.drop_rates = model, model.drop_rates()
         self.objective = Objective(
             self.model, smoothing=self.train.label_smoothing, r_drop=self.train.r_drop
         )
@@ -289,11 +289,12 @@ class Trainer:
         numbers = range(progress.batch, last)
         tokens = setup.count_tokens(self.batches, numbers)
         update = progress.update + 1
-        seed_update(train.seed, update, self.processes.rank)
+        if self.table is None:  # which draws for all
+            seed_update(train.seed, update, self.processes.rank)
         self.step.run(
             self.batches,
             numbers,
-            keeps=draw_branches(self.model, train, update, self.step.keeps_on),
+            keeps=draw_branches(self.drop_rates, train, update, self.step.keeps_on),
             rate=self._rate(update),
             tokens=tokens,
         )

@@ -1,10 +1,11 @@
 """Random numbers as a function of the seed and the update, so that a run resumes exactly."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 
-from multibranch.nn import MultiBranchTransformer
-from multibranch.nn.drop import Keep
+from multibranch.nn.drop import Keep, draw_keep
 from multibranch.training.config import TrainConfig
 
 
@@ -15,19 +16,29 @@ def mix(*numbers: int) -> int:
 
 
 def seed_update(seed: int, update: int, rank: int) -> None:
-    """Set the random numbers of one update: dropout differs from process to process."""
-    torch.manual_seed(mix(seed, update, rank))
+    """Set the random numbers of one update: dropout differs from process to process.
+
+    Of the CPU and of a GPU that is in use: torch.manual_seed takes the better part of a millisecond
+    to remember the seed for every kind of device that is not.
+    """
+    number = mix(seed, update, rank)
+    torch.default_generator.manual_seed(number)
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed_all(number)
 
 
 def draw_branches(
-    model: MultiBranchTransformer, train: TrainConfig, update: int, device: torch.device
+    rates: Sequence[float], train: TrainConfig, update: int, device: torch.device
 ) -> list[Keep]:
-    """The factors of drop-branch for each pass of an update: the same in every process."""
+    """The factors of drop-branch for each pass of an update: the same in every process.
+
+    rates: ρ of every unit of the model, as its `drop_rates` gives them.
+    """
     passes = 2 if train.r_drop else 1
-    if not any(model.drop_rates()):
+    if not any(rates):
         return [None] * passes
     generator = torch.Generator().manual_seed(mix(train.seed, update, -1))
-    drawn = [model.draw_keep(generator=generator) for _ in range(passes)]
+    drawn = [draw_keep(rates, generator=generator) for _ in range(passes)]
     if train.skip_dropped:
         return [keep.tolist() for keep in drawn]
     return [keep.to(device, non_blocking=True) for keep in drawn]

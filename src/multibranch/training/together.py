@@ -43,6 +43,9 @@ _OWN = ("drop_branch", "drop_ffn")
 class Table:
     """Where runs meet for every update.
 
+    From the first update to the last they work in turn, each until it has to wait for the others:
+    threads that want the interpreter all at once spend most of their time on getting it.
+
     Args:
         size: how many runs there are. All of them must come, or none gets on; one that fails must
             call `break_up`, which ends the others too.
@@ -58,7 +61,8 @@ class Table:
         self._wishes: list[str] = []  # what those that have come have come for
         self._own = threading.local()
         self._together: _Together | None = None
-        self._barrier = threading.Barrier(size, action=self._act)
+        self._barrier = threading.Barrier(size, action=self._act)  # of those without a place
+        self._turns = [threading.Semaphore(0) for _ in range(size)]  # of each place
 
     def seat(
         self,
@@ -78,6 +82,8 @@ class Table:
         with self.alone:
             self.seats.append(seat)
         self._come("sit")
+        self._own.place = seat.place
+        self._await_turn(seat.place)
         return seat
 
     def meet(self) -> None:
@@ -93,24 +99,45 @@ class Table:
     def break_up(self) -> None:
         """End all runs, wherever they wait for each other."""
         self._barrier.abort()
+        self._end_turns()
 
     def _come(self, wish: str) -> None:
         """Wait until all have come, and have the last of them do what they came for."""
         self._wishes.append(wish)
-        self._barrier.wait()
+        place = getattr(self._own, "place", None)
+        if place is None:
+            self._barrier.wait()
+            return
+        if place + 1 < self.size:
+            self._turns[place + 1].release()
+        else:
+            self._act()
+        self._await_turn(place)
+
+    def _await_turn(self, place: int) -> None:
+        self._turns[place].acquire()
+        if self._barrier.broken:
+            raise threading.BrokenBarrierError
+
+    def _end_turns(self) -> None:
+        for turn in self._turns:
+            turn.release()
 
     def _act(self) -> None:
         wishes, self._wishes = set(self._wishes), []
         if len(wishes) > 1:  # they would wait for each other for ever
             raise UserError("of the runs that are trained together, one ended before the others")
+        if "leave" in wishes:  # what follows may need the memory of the stacked weights
+            self._together, self.seats = None, []
+            self._end_turns()
+            return
         if "sit" in wishes:
             self._lay()
-        elif "update" in wishes:
+        else:
             assert self._together is not None
             self._together.run()
             self._listen()
-        else:  # what follows may need the memory of the stacked weights
-            self._together, self.seats = None, []
+        self._turns[0].release()
 
     def _listen(self) -> None:
         """Hear for all what signals and clocks ask: only runs at one update can go on together."""
