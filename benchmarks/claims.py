@@ -135,7 +135,8 @@ def _translation(paths: list[Path]) -> list[Finding]:
     for path in paths:
         name = json.loads(path.read_text(encoding="utf-8"))["study"]
         studies.append(read_recorded(path, Bench(study=load_study(name), output=Path("runs"))))
-    studies.sort(key=lambda results: -len(results.records))
+    # Those of one corpus first; then those with more trials, which have more to be compared with.
+    studies.sort(key=lambda results: (len(results.study.corpora), -len(results.records)))
     found: list[Finding] = []
     seen: set[tuple[str, str]] = set()
     for results in studies:
@@ -150,7 +151,8 @@ def _translation(paths: list[Path]) -> list[Finding]:
 def _of_best(results: Results, cell: CellResult) -> Iterator[Finding]:
     """That MAT against the systems that lack one thing that it has."""
     title = results.study.title.split(":")[0]
-    where = f"{title}, {cell.experiment.corpus}" if len(results.study.corpora) > 1 else title
+    direction = cell.experiment.corpus.title().replace("-", "→")
+    where = f"{title} {direction}" if len(results.study.corpora) > 1 else title
     shape = {"branches": 3, "width": 256, "hidden": 2048}
     best = _printed(2, **shape, drop_branch=0.3)
     plain = _printed(1, branches=1, width=256, hidden=2048, drop_branch=0.0)
