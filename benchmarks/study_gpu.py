@@ -35,6 +35,7 @@ from typing import Any
 
 from multibranch.errors import UserError, counted
 from multibranch.study.bench import Bench, parse_data
+from multibranch.study.company import Companies
 from multibranch.study.experiment import Experiment
 from multibranch.study.order import next_experiment, takeable
 from multibranch.study.plan import choose, load_study
@@ -44,11 +45,9 @@ from multibranch.study.trial import (
     device_name,
     read_lines,
     read_record,
-    run_trial,
     run_trials,
     tidy,
 )
-from multibranch.training.together import what_must_agree, why_alone
 
 GRACE = 30  # seconds that a trial has to stop in, or to be decoded, when the time is up
 
@@ -85,8 +84,9 @@ class Run:
     states: dict[str, str] = field(default_factory=dict)
     seconds: dict[str, list[float]] = field(default_factory=dict)
     errors: dict[str, str] = field(default_factory=dict)
-    apart: set[str] = field(default_factory=set)  # those that failed together
-    companies: dict[str, Any] = field(default_factory=dict)  # what `_company` said, by key
+
+    def __post_init__(self) -> None:
+        self.companies = Companies(self.together, lambda one: self.jobs[one.key].bench)
 
     def expected(self, job: Job) -> float:
         """How long a trial will take, going by others like it; else by the fastest updates seen."""
@@ -109,23 +109,8 @@ class Run:
         chosen = next_experiment(experiments, {**self.states, **waiting}, group=group)
         if chosen is None:
             return []
-        first = self.jobs[chosen.key]
-        kind = self.company(first) if self.together > 1 and chosen.key not in self.apart else None
-        if kind is None:
-            return [first]
-        found = [self.jobs[e.key] for e in takeable(experiments, self.states)]
-        found = [job for job in found if job.experiment.key not in self.apart]
-        others = [job for job in found if job is not first and self.company(job) == kind]
-        parents = {one.parent.key for one in experiments if one.parent is not None}
-        others.sort(key=lambda job: job.experiment.key not in parents)
-        return [first, *others[: self.together - 1]]
-
-    def company(self, job: Job) -> tuple[Any, ...] | None:
-        """What `_company` says of a trial, worked out once."""
-        key = job.experiment.key
-        if key not in self.companies:
-            self.companies[key] = _company(job)
-        return self.companies[key]
+        ready = takeable(experiments, self.states)
+        return [self.jobs[one.key] for one in self.companies.find(chosen, ready, experiments)]
 
     def take(self, worker: Worker, answer: tuple[str, Any]) -> None:
         """Write down what a worker says of its trials.
@@ -151,7 +136,7 @@ class Run:
                 self.states[key], self.errors[key], how = said, content, f" failed: {content}"
                 if len(worker.jobs) > 1:
                     self.states[key] = "waiting"
-                    self.apart.add(key)
+                    self.companies.apart.add(key)
             else:
                 self.states[key], how = said, f" {said}"
             print(f"{time.strftime('%H:%M:%S')} {key}{how}", flush=True)
@@ -172,18 +157,6 @@ def _kind(experiment: Experiment) -> str:
     second = experiment.start in ("continued", "proximal")
     stage = "pruned" if experiment.start == "pruned" else "second" if second else "first"
     return f"{experiment.group} {stage}{' twice' if experiment.r_drop else ''}"
-
-
-def _company(job: Job) -> tuple[Any, ...] | None:
-    """What trials that can be trained together have in common; None: it is trained by itself."""
-    bench, experiment = job.bench, job.experiment
-    if experiment.start not in ("scratch", "continued", "proximal"):
-        return None
-    config, text = bench.config(experiment), bench.open(experiment).text
-    if why_alone(config.train) or config.data.layout != "packed":
-        return None
-    settings = config.model.settings(text.source_size, text.target_size)
-    return experiment.architecture, repr(what_must_agree(settings, config.train))
 
 
 def _updates(job: Job) -> int:
@@ -211,7 +184,7 @@ def _serve_one(pipe: Any) -> bool:
     if jobs is None:
         return False
     try:
-        records = _run(jobs)
+        records = run_trials([(job.bench, job.experiment) for job in jobs])
         for job in jobs:
             if not job.keep_model:
                 tidy(job.bench.folder(job.experiment), model=True)
@@ -223,20 +196,6 @@ def _serve_one(pipe: Any) -> bool:
         return False
     pipe.send(("done", records))
     return True
-
-
-def _run(jobs: list[Job]) -> list[dict[str, Any]]:
-    """Run trials, together those that are not done and stand at the same update; their records."""
-    left: dict[str, list[Job]] = {}
-    for job in jobs:
-        folder = job.bench.folder(job.experiment)
-        if read_record(folder) is None:  # what was killed may have been saved at any update
-            newest = max((path.name for path in folder.glob("resume/update-*")), default="")
-            left.setdefault(newest, []).append(job)
-    for alike in left.values():
-        if len(alike) > 1:
-            run_trials([(job.bench, job.experiment) for job in alike])
-    return [run_trial(job.bench, job.experiment) for job in jobs]
 
 
 def start(threads: int) -> Worker:

@@ -156,42 +156,6 @@ def test_what_fails_together_is_tried_apart_and_what_had_ended_counts(
     assert sorted(run.states.values()) == ["done", "failed", "waiting"]
 
 
-def test_only_trials_with_one_recipe_and_vocabulary_are_trained_together(
-    write_study: Callable[..., Path], tiny_data: Path, tmp_path: Path
-) -> None:
-    driver, file = load("study_gpu"), write_study()
-
-    def company(**settings: object) -> object:
-        study = load_study(str(file))
-        study.corpora[0].settings = {f"train.{name}": value for name, value in settings.items()}
-        bench = Bench(study=study, output=tmp_path / "work", data={"tiny": str(tiny_data)})
-        return driver._company(driver.Job(bench, study.experiments()[0], False))
-
-    assert company() == company(log_every=7)
-    assert company() != company(label_smoothing=0.2)
-    assert company(patience=2) is None  # it may end at any update
-    assert company(clip_norm=1.0) is None
-
-
-def test_trials_that_were_saved_at_different_updates_go_on_with_those_beside_them(
-    write_study: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As where all were killed: they were refused together, and failed at every start."""
-    driver = load("study_gpu")
-    study = load_study(str(write_study()))
-    bench = Bench(study=study, output=tmp_path / "work", device="cpu")
-    experiments = [e for e in study.experiments(5) if e.start == "scratch"]
-    for experiment, update in zip(experiments, (7, 8, 8, None, None), strict=True):
-        if update is not None:
-            (bench.folder(experiment) / "resume" / f"update-{update:08d}").mkdir(parents=True)
-    together: list[list[int]] = []
-    monkeypatch.setattr(driver, "run_trials", lambda of: together.append([e.seed for _, e in of]))
-    monkeypatch.setattr(driver, "run_trial", lambda bench, experiment: experiment.seed)
-    jobs = [driver.Job(bench, experiment, False) for experiment in experiments]
-    assert driver._run(jobs) == [1, 2, 3, 4, 5]
-    assert together == [[2, 3], [4, 5]]
-
-
 def _recorded(file: Path, place: Path) -> Path:
     """A folder as benchmarks/study_gpu.py writes it, of the study's first trial."""
     study = load_study(str(file))

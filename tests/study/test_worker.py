@@ -145,7 +145,7 @@ def test_nothing_is_begun_after_the_time_though_a_training_passed_over_its_end(
             time.sleep(5)
         return run_trial(*args, **options)
 
-    monkeypatch.setattr("multibranch.study.worker.run_trial", late)
+    monkeypatch.setattr("multibranch.study.trial.run_trial", late)
     bench = Bench(load_study(str(write_study())), tmp_path / "out", device="cpu")
     job = Work(bench, bench.study.experiments(), f"sqlite:///{tmp_path}/study.db", threads=1)
     told: list[str] = []

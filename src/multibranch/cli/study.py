@@ -36,7 +36,7 @@ _LIST = """The studies there are, with the tables they mirror, or the experiment
 _RUN = """Run the trials of a study, or what is left of them.
 
   multibranch study run builtin              needs no corpus
-  multibranch study run multi30k-small --workers 4
+  multibranch study run multi30k-small --workers 4 --together 12
   multibranch study run multi30k-small --only 'de-en.proximal.3-*.s1'
   multibranch study run table-1 --data prepared/iwslt14-de-en --seeds 1
 
@@ -74,6 +74,7 @@ Stopped, or ended by --minutes, it leaves a --record of the trials so far; the s
 _BOUNDS = {
     "seeds": (1, 1000),
     "workers": (1, 1000),
+    "together": (1, 1000),
     "lease": (1, 86_400),
     "trials": (1, 1_000_000),
     "minutes": (0.01, 1_000_000),
@@ -92,6 +93,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_place(run)
     _add_choice(run)
     run.add_argument("--workers", type=int, help="processes (default: 4 on a GPU, 1 on a CPU)")
+    run.add_argument(
+        "--together", type=int, default=1, metavar="N", help="trials of one architecture that a "
+        "worker trains as one, which suits small models on a GPU (default: 1)",
+    )  # fmt: skip
     add_device(run)
     _add_lease(run, "its trial is taken up by another")
     _add_minutes(run, "what is at work then is saved and given back")
@@ -301,6 +306,7 @@ def _run(args: argparse.Namespace) -> int:
         _url(args),
         lease=args.lease,
         threads=threads,
+        together=args.together,
         discard_models=args.discard_models,
     )
     for experiment in {e.corpus: e for e in experiments}.values():  # once, and before any worker

@@ -9,7 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -50,17 +50,18 @@ class Leases:
         return True
 
     @contextmanager
-    def renewed(self, trial_id: int) -> Iterator[None]:
-        """Renew the lease of a trial in the background."""
+    def renewed(self, *trial_ids: int) -> Iterator[None]:
+        """Renew the leases of trials in the background."""
         ended = threading.Event()
 
         def renew() -> None:
-            while not ended.wait(self.seconds / 4):
-                try:
-                    if not self.renew(trial_id):
-                        return
-                except Exception:  # a storage that does not answer now may answer next time
-                    continue
+            held = set(trial_ids)
+            while held and not ended.wait(self.seconds / 4):
+                for trial_id in trial_ids:
+                    # A storage that does not answer now may answer next time.
+                    with suppress(Exception):
+                        if trial_id in held and not self.renew(trial_id):
+                            held.remove(trial_id)
 
         thread = threading.Thread(target=renew, daemon=True)
         thread.start()

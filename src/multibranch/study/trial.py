@@ -104,14 +104,36 @@ def run_trial(
     return record
 
 
-def run_trials(trials: Sequence[tuple[Bench, Experiment]]) -> list[dict[str, Any]]:
-    """Run experiments of one architecture, none of which is done, as one; their records."""
+def run_trials(
+    trials: Sequence[tuple[Bench, Experiment]], *, watches: Sequence[Watch | None] = ()
+) -> list[dict[str, Any]]:
+    """Run experiments of one architecture, as one as far as they are not done; their records.
 
-    def running(bench: Bench, experiment: Experiment) -> Callable[[Table], dict]:
-        return lambda table: run_trial(bench, experiment, table=table)
+    Those that were stopped at different updates cannot go on together: only those that stand at the
+    same one do.
 
-    _make_way(trials[0][1])
-    return run_together([running(*trial) for trial in trials], Table(len(trials)))
+    watches: of each, as `run_trial` takes it.
+    """
+    watched = watches or [None] * len(trials)
+
+    def running(place: int) -> Callable[[Table], dict]:
+        bench, experiment = trials[place]
+        return lambda table: run_trial(bench, experiment, watch=watched[place], table=table)
+
+    places: dict[str, list[int]] = {}
+    for place, (bench, experiment) in enumerate(trials):
+        folder = bench.folder(experiment)
+        if read_record(folder) is None:
+            newest = max((path.name for path in folder.glob("resume/update-*")), default="")
+            places.setdefault(newest, []).append(place)
+    for alike in places.values():
+        if len(alike) > 1:
+            _make_way(trials[alike[0]][1])
+            run_together([running(place) for place in alike], Table(len(alike)))
+    return [
+        run_trial(bench, experiment, watch=watch)
+        for (bench, experiment), watch in zip(trials, watched, strict=True)
+    ]
 
 
 def read_record(folder: Path) -> dict[str, Any] | None:

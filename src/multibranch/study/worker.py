@@ -6,19 +6,21 @@ import signal
 import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from multibranch.errors import UserError, counted
 from multibranch.study.bench import Bench
+from multibranch.study.company import Companies
 from multibranch.study.experiment import Experiment
 from multibranch.study.leases import LEASE, POLL
-from multibranch.study.order import hopeless, next_experiment
+from multibranch.study.order import hopeless, next_experiment, takeable
 from multibranch.study.scoring import scored
 from multibranch.study.stopping import end_of, is_over, terminable
 from multibranch.study.storage import Queue, open_storage
 from multibranch.study.telling import TELL_EVERY, Tell, telling
-from multibranch.study.trial import Busy, Stopped, is_claimed, run_trial, tidy
+from multibranch.study.trial import Busy, Stopped, is_claimed, run_trials, tidy
 
 
 @dataclass
@@ -30,6 +32,7 @@ class Work:
     url: str
     lease: float = LEASE
     threads: int | None = None
+    together: int = 1  # how many are trained as one
     discard_models: bool = False  # of what no other experiment starts from
     tell_every: float = TELL_EVERY
     end: float | None = None  # when nothing is begun any more, as `end_of` gives it
@@ -53,8 +56,13 @@ def work(
     """
     queue = job.queue()
     queue.fill()
+    companies = Companies(job.together, lambda experiment: job.bench)
     group = ""
     busy: list[Experiment] = []  # which other processes are at, though this storage has none
+
+    def here(experiment: Experiment) -> bool:
+        return _here(job, experiment)
+
     while True:
         if is_over(job.end):
             raise KeyboardInterrupt
@@ -63,7 +71,7 @@ def work(
         queue.fill()
         busy = [experiment for experiment in busy if is_claimed(job.bench.folder(experiment))]
         states = queue.states() | {experiment.key: "running" for experiment in busy}
-        chosen = next_experiment(job.experiments, states, group=group, here=lambda e: _here(job, e))
+        chosen = next_experiment(job.experiments, states, group=group, here=here)
         if chosen is None:
             lost = {experiment.key for experiment in hopeless(job.experiments, states)}
             open_ones = [e for e in job.experiments if states[e.key] in ("waiting", "running")]
@@ -74,20 +82,32 @@ def work(
                 return count(job, states)
             time.sleep(POLL)
             continue
-        trial = queue.take(chosen)
-        if trial is None:
+        ready = takeable(job.experiments, states, here=here)
+        company = companies.find(chosen, ready, job.experiments)
+        taken = [(one, trial) for one in company if (trial := queue.take(one)) is not None]
+        if not taken:
             continue
         group = chosen.group
-        tell(f"{chosen.key}: {chosen.title()}")
+        for one, _ in taken:
+            tell(f"{one.key}: {one.title()}")
         try:
-            record = _run(job, queue, chosen, trial, tell_within or tell)
-        except Busy:
+            records = _run(job, queue, taken, tell_within or tell)
+        except Busy as at_it:
             # Of a study with the same output folder, say, or a worker that was taken for gone.
-            tell(f"{chosen.key}: another process is at it; waiting for that one")
-            busy.append(chosen)
+            (one,) = (e for e, _ in taken if job.bench.folder(e).name == str(at_it))
+            tell(f"{one.key}: another process is at it; waiting for that one")
+            busy.append(one)
             continue
-        if record is not None:
-            tell(f"{chosen.key}: {_summary(job, record)}; {_progress(job, queue.states())}")
+        except Apart as error:
+            companies.apart |= {one.key for one, _ in taken}
+            tell(f"{counted(len(taken), 'trial')} failed together ({error}): each by itself now")
+            continue
+        for record in records:
+            tell(f"{record['key']}: {_summary(job, record)}; {_progress(job, queue.states())}")
+
+
+class Apart(Exception):
+    """Trials failed while they were trained together: it may have been one of them alone."""
 
 
 def _here(job: Work, experiment: Experiment) -> bool:
@@ -96,34 +116,51 @@ def _here(job: Work, experiment: Experiment) -> bool:
 
 
 def _run(
-    job: Work, queue: Queue, experiment: Experiment, trial: int, tell: Tell
-) -> dict[str, Any] | None:
-    """Run a trial that was taken; its record, or None where it failed or came too late."""
+    job: Work, queue: Queue, taken: Sequence[tuple[Experiment, int]], tell: Tell
+) -> list[dict[str, Any]]:
+    """Run trials that were taken, as one; the records of those that are done and not too late."""
+    bench, trials = job.bench, [trial for _, trial in taken]
+    watches = [
+        telling(one.key, tell, updates=_most_updates(job, one), every=job.tell_every)
+        for one, _ in taken
+    ]
+
+    def give_back() -> None:
+        for experiment, trial in taken:
+            queue.give_back(experiment, trial)
+
     try:
-        with queue.leases.renewed(trial):
-            watch = telling(
-                experiment.key, tell, updates=_most_updates(job, experiment), every=job.tell_every
-            )
-            record = run_trial(job.bench, experiment, watch=watch)
-            data = None if record.get("task") == "understanding" else job.bench.open(experiment)
-            record = scored(record, job.bench.folder(experiment), data)
+        with queue.leases.renewed(*trials):
+            found = run_trials([(bench, one) for one, _ in taken], watches=watches)
+            records = [_scored(job, one, record) for (one, _), record in zip(taken, found)]
     except Busy:
-        queue.give_back(experiment, trial)
+        give_back()
         raise
     except (Stopped, KeyboardInterrupt):
-        queue.give_back(experiment, trial)
+        give_back()
         raise KeyboardInterrupt from None
-    except UserError as error:
-        queue.failed(trial, " ".join(str(error).split()))
-        return None
     except Exception as error:
-        queue.failed(trial, f"{type(error).__name__}: {error}")
-        return None
-    if not queue.done(trial, record):
-        return None
-    if job.discard_models and experiment.cell not in _started_from(job):
-        tidy(job.bench.folder(experiment), model=True)
-    return record
+        name = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
+        why = name + " ".join(str(error).split())
+        if len(taken) > 1:
+            give_back()
+            raise Apart(why) from None
+        queue.failed(trials[0], why)
+        return []
+    kept = [
+        (experiment, record)
+        for (experiment, trial), record in zip(taken, records)
+        if queue.done(trial, record)
+    ]
+    for experiment, _ in kept:
+        if job.discard_models and experiment.cell not in _started_from(job):
+            tidy(bench.folder(experiment), model=True)
+    return [record for _, record in kept]
+
+
+def _scored(job: Work, experiment: Experiment, record: dict[str, Any]) -> dict[str, Any]:
+    data = None if record.get("task") == "understanding" else job.bench.open(experiment)
+    return scored(record, job.bench.folder(experiment), data)
 
 
 def _most_updates(job: Work, experiment: Experiment) -> int | None:
