@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 
 from multibranch import __version__
-from multibranch.metrics.corpus import ORDER, ngrams
+from multibranch.metrics.ngrams import ORDER, matches, ngrams, totals
 from multibranch.metrics.score import Score, check_pairs
 
 # Chen and Cherry's constant for this smoothing, with NLTK's value.
@@ -25,16 +25,17 @@ def sentence_bleu(hypothesis: str, reference: str) -> float:
     output, target = hypothesis.split(), reference.split()
     if len(output) < 2:
         return 0.0
+    found = matches(output, ngrams(target))
+    if not found[0]:
+        return 0.0
     logarithms = []
     smoothed = 0
-    for n in range(1, ORDER + 1):
-        match: float = sum((ngrams(output, n) & ngrams(target, n)).values())
+    for match, total in zip(found, totals(output)):
+        matched = float(match)
         if not match:
-            if n == 1:
-                return 0.0
             smoothed += 1
-            match = 1 / (2**smoothed * SMOOTHING / math.log(len(output)))
-        logarithms.append(math.log(match / max(1, len(output) - n + 1)) / ORDER)
+            matched = 1 / (2**smoothed * SMOOTHING / math.log(len(output)))
+        logarithms.append(math.log(matched / max(1, total)) / ORDER)
     penalty = min(1.0, math.exp(1 - len(target) / len(output)))
     return 100 * penalty * math.exp(math.fsum(logarithms))
 

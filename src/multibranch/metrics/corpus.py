@@ -6,16 +6,13 @@ than chance.
 """
 
 import math
-import re
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 from multibranch import __version__
 from multibranch.errors import UserError, needed
+from multibranch.metrics.ngrams import ORDER, matches, ngrams, split_words, totals
 from multibranch.metrics.score import Score, check_pairs
-
-ORDER = 4
 
 
 def bleu(hypotheses: Sequence[str], references: Sequence[str], *, lowercase: bool = False) -> Score:
@@ -47,16 +44,15 @@ def multi_bleu(
     score 0. `lowercase` says, for the signature, that the texts were lower-cased.
     """
     check_pairs(hypotheses, references)
-    matches, totals = [0] * ORDER, [0] * ORDER
+    found, runs = [0] * ORDER, [0] * ORDER
     output_length = reference_length = 0
     for hypothesis, reference in zip(hypotheses, references):
         output, target = split_words(hypothesis), split_words(reference)
         output_length += len(output)
         reference_length += len(target)
-        for n in range(1, ORDER + 1):
-            matches[n - 1] += sum((ngrams(output, n) & ngrams(target, n)).values())
-            totals[n - 1] += max(0, len(output) - n + 1)
-    precisions = [match / total if total else 0.0 for match, total in zip(matches, totals)]
+        found = [sum(both) for both in zip(found, matches(output, ngrams(target)))]
+        runs = [sum(both) for both in zip(runs, totals(output))]
+    precisions = [match / total if total else 0.0 for match, total in zip(found, runs)]
     penalty = 1.0
     if output_length < reference_length:
         penalty = math.exp(1 - reference_length / output_length) if output_length else 0.0
@@ -110,16 +106,6 @@ def paired_bootstrap(
         "significant": p_value < 0.05,
         "signature": str(signatures[name]),
     }
-
-
-def ngrams(words: Sequence[str], n: int) -> Counter[tuple[str, ...]]:
-    """How often each run of n words occurs."""
-    return Counter(zip(*(words[start:] for start in range(n))))
-
-
-def split_words(line: str) -> list[str]:
-    """Tokens as multi-bleu.perl takes them: they end at ASCII white space only."""
-    return [word for word in re.split(r"[ \t\n\r\f\v]+", line) if word]
 
 
 def _metric(name: str, *, lowercase: bool = False) -> Any:

@@ -1,7 +1,5 @@
 """Paired bootstraps between many systems on one test set."""
 
-import itertools
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from multibranch import __version__
-from multibranch.metrics.corpus import ORDER, split_words
+from multibranch.metrics.ngrams import ORDER, matches, ngrams, split_words, totals
 from multibranch.metrics.score import check_pairs
 
 SEED = 12345  # sacreBLEU's
@@ -39,7 +37,7 @@ class Bootstrap:
         self.samples = samples
         words = [split_words(line) for line in self.references]
         self._lengths = [len(line) for line in words]
-        self._grams = [_grams(line) for line in words]
+        self._ngrams = [ngrams(line) for line in words]
         count = len(self.references)
         drawn = np.random.default_rng(SEED).choice(count, size=(samples, count), replace=True)
         # How often each sentence is in each sample.
@@ -58,13 +56,9 @@ class Bootstrap:
 
     def _counts(self, number: int, hypothesis: str) -> list[int]:
         """Lengths of output and reference, and of each order the matches and all n-grams."""
-        words, known = split_words(hypothesis), self._grams[number]
-        matches = [0] * ORDER
-        for gram, count in _grams(words).items():
-            if gram in known:
-                matches[len(gram) - 1] += min(count, known[gram])
-        totals = [max(0, len(words) - order) for order in range(ORDER)]
-        return [len(words), self._lengths[number], *matches, *totals]
+        words = split_words(hypothesis)
+        found = matches(words, self._ngrams[number])
+        return [len(words), self._lengths[number], *found, *totals(words)]
 
     @staticmethod
     def compare(baseline: Resampled, system: Resampled) -> dict[str, Any]:
@@ -76,19 +70,13 @@ class Bootstrap:
         return {"difference": difference, "p_value": p_value, "significant": p_value < 0.05}
 
 
-def _grams(words: Sequence[str]) -> Counter[tuple[str, ...]]:
-    """How often each run of one to four words occurs."""
-    runs = (zip(*(words[start:] for start in range(n))) for n in range(1, ORDER + 1))
-    return Counter(itertools.chain.from_iterable(runs))
-
-
 def _scores(counts: np.ndarray) -> np.ndarray:
     """BLEU of each row of counts; 0 where an order has no match."""
     output, reference = counts[:, 0], counts[:, 1]
-    matches, totals = counts[:, 2 : 2 + ORDER], counts[:, 2 + ORDER :]
-    found = np.zeros(len(counts))
-    some = matches.all(axis=1)
-    logs = np.log(matches[some] / totals[some]).mean(axis=1)
+    found, runs = counts[:, 2 : 2 + ORDER], counts[:, 2 + ORDER :]
+    values = np.zeros(len(counts))
+    some = found.all(axis=1)
+    logs = np.log(found[some] / runs[some]).mean(axis=1)
     shorter = np.minimum(0.0, 1 - reference[some] / output[some])
-    found[some] = 100 * np.exp(logs + shorter)
-    return found
+    values[some] = 100 * np.exp(logs + shorter)
+    return values

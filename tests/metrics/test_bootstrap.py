@@ -7,7 +7,7 @@ import pytest
 
 from multibranch.errors import UserError
 from multibranch.metrics import multi_bleu, paired_bootstrap
-from multibranch.study.bootstrap import Bootstrap
+from multibranch.metrics.bootstrap import Bootstrap
 
 pytest.importorskip("sacrebleu")
 
