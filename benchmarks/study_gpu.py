@@ -13,6 +13,10 @@ out, what is being decoded has some seconds more. OUT then holds
     summary.json           the command, what was run, what was left
 
 which `multibranch study import NAME OUT` scores and takes into a storage. Models go to --work.
+
+The status is 0 where some trials were done and none was left failed, though time may have run out
+before the others, and where there was none to do; 1 where trials were left failed, or none was
+done; 2 where nothing could be begun: a wrong argument, study or folder.
 """
 
 import argparse
@@ -82,19 +86,22 @@ class Run:
     deadline: float
     together: int = 1
     states: dict[str, str] = field(default_factory=dict)
-    seconds: dict[str, list[float]] = field(default_factory=dict)
+    seconds: dict[str, dict[int, list[float]]] = field(default_factory=dict)  # by kind and size
     errors: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.companies = Companies(self.together, lambda one: self.jobs[one.key].bench)
 
-    def expected(self, job: Job) -> float:
-        """How long a trial will take, going by others like it; else by the fastest updates seen."""
+    def expected(self, job: Job, size: int = 1) -> float:
+        """How long a trial, one of `size` that are trained together, will take.
+
+        This goes by others like it; without any, by the fastest updates seen.
+        """
         if known := self.seconds.get(_kind(job.experiment)):
-            return statistics.median(known)
+            return _of_size(known, size)
         updates = {_kind(each.experiment): _updates(each) for each in self.jobs.values()}
         shares = [
-            _updates(job) * statistics.median(known) / updates[kind]
+            _updates(job) * _of_size(known, size) / updates[kind]
             for kind, known in self.seconds.items()
             if updates[kind]
         ]
@@ -104,13 +111,14 @@ class Run:
         """The next trial that would still end in time, with others to be trained together."""
         experiments = [job.experiment for job in self.jobs.values()]
         left = self.deadline - time.monotonic()
-        late = {key: "late" for key, job in self.jobs.items() if self.expected(job) > left}
-        waiting = {k: v for k, v in late.items() if self.states.get(k, "waiting") == "waiting"}
-        chosen = next_experiment(experiments, {**self.states, **waiting}, group=group)
-        if chosen is None:
-            return []
         ready = takeable(experiments, self.states)
-        return [self.jobs[one.key] for one in self.companies.find(chosen, ready, experiments)]
+        late: dict[str, str] = {}
+        while chosen := next_experiment(experiments, {**self.states, **late}, group=group):
+            company = self.companies.find(chosen, ready, experiments)
+            if self.expected(self.jobs[chosen.key], len(company)) <= left:
+                return [self.jobs[one.key] for one in company]
+            late |= {one.key: "late" for one in company}
+        return []
 
     def take(self, worker: Worker, answer: tuple[str, Any]) -> None:
         """Write down what a worker says of its trials.
@@ -123,7 +131,8 @@ class Run:
         took = time.monotonic() - worker.began
         if said == "done":
             for kind in {_kind(job.experiment) for job in worker.jobs}:
-                self.seconds.setdefault(kind, []).append(took)
+                known = self.seconds.setdefault(kind, {})
+                known.setdefault(len(worker.jobs), []).append(took)
         for place, job in enumerate(worker.jobs):
             key, folder = job.experiment.key, job.bench.folder(job.experiment)
             record = content[place] if said == "done" else read_record(folder)
@@ -150,6 +159,15 @@ class Run:
             line = json.dumps({"key": record["key"], "lines": read_lines(path)}, ensure_ascii=False)
             with gzip.open(self.out / "hypotheses.jsonl.gz", "at", encoding="utf-8") as file:
                 file.write(line + "\n")
+
+
+def _of_size(known: dict[int, list[float]], size: int) -> float:
+    """The seconds of so many trials trained together, going by the nearest number that is known.
+
+    They share a GPU that is busy: twice as many take twice as long.
+    """
+    nearest = min(known, key=lambda other: abs(other - size))
+    return statistics.median(known[nearest]) * size / nearest
 
 
 def _kind(experiment: Experiment) -> str:
@@ -421,13 +439,13 @@ def main() -> int:
         "left": [key for key in jobs if run.states.get(key) != "done"],
         "errors": run.errors,
         "seconds_by_group": {
-            group: [round(each, 1) for each in group_seconds]
-            for group, group_seconds in run.seconds.items()
+            group: {size: [round(each, 1) for each in took] for size, took in by_size.items()}
+            for group, by_size in run.seconds.items()
         },
     }
     (args.out / "summary.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
     print(f"{len(done)} of {trials} done in {summary['seconds']} s", flush=True)
-    return 1 if run.errors else 0
+    return 1 if run.errors or (jobs and not done) else 0
 
 
 if __name__ == "__main__":

@@ -269,7 +269,7 @@ def test_the_driver_refuses_a_number_that_means_nothing(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_time_that_is_up_at_once_is_no_error(
+def test_a_time_that_is_up_at_once_leaves_all_to_be_done_as_the_status_says(
     write_study: Callable[..., Path], tiny_data: Path, tmp_path: Path
 ) -> None:
     words = [ROOT / "benchmarks" / "study_gpu.py", f"tiny={tiny_data}", "out", "--workers", "1"]
@@ -282,7 +282,7 @@ def test_a_time_that_is_up_at_once_is_no_error(
         text=True,
         timeout=100,
     )
-    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    assert (done.returncode, done.stderr) == (1, ""), done.stderr
     assert " trials done in " in done.stdout
     summary = json.loads((tmp_path / "out" / "summary.json").read_text(encoding="utf-8"))
     assert summary["done"] == 0 and summary["left"] and not summary["errors"]
@@ -297,11 +297,38 @@ def test_no_trial_is_begun_that_would_not_end_in_time(tmp_path: Path) -> None:
     run = driver.Run(jobs, tmp_path, deadline=driver.time.monotonic() + 30)
     (first,) = run.next("")  # nothing is known yet
     run.states[first.experiment.key] = "done"
-    run.seconds[driver._kind(first.experiment)] = [40.0, 10.0, 12.0]
+    run.seconds[driver._kind(first.experiment)] = {1: [40.0, 10.0, 12.0]}
     (same,) = run.next(first.experiment.group)
     assert same.experiment.group == first.experiment.group
-    run.seconds[driver._kind(first.experiment)] = [40.0, 41.0]
+    run.seconds[driver._kind(first.experiment)] = {1: [40.0, 41.0]}
     assert run.next(first.experiment.group) == []
+
+
+def test_fewer_trials_that_are_trained_together_are_expected_to_take_less(
+    write_study: Callable[..., Path], tiny_data: Path, tmp_path: Path
+) -> None:
+    driver, study = load("study_gpu"), load_study(str(write_study()))
+    bench = Bench(study=study, output=tmp_path / "work", data={"tiny": str(tiny_data)})
+    jobs = {
+        one.key: driver.Job(bench, one, False) for one in study.experiments(6) if not one.parent
+    }
+    run = driver.Run(jobs, tmp_path, time.monotonic() + 90, together=4)
+    worker = driver.Worker(process=None, pipe=None, jobs=run.next(""))
+    worker.began = time.monotonic() - 120
+    for job in worker.jobs:
+        bench.folder(job.experiment).mkdir(parents=True)
+    run.take(worker, ("done", [{"key": job.experiment.key} for job in worker.jobs]))
+    [by_size] = run.seconds.values()
+    assert list(by_size) == [4] and by_size[4] == [pytest.approx(120, abs=5)]
+    by_size[4] = [100.0, 120.0, 200.0]
+    left = run.next("")
+    assert len(left) == 2  # in half of the time that four took
+    assert [run.expected(left[0], size) for size in (1, 2, 4, 8)] == [30, 60, 120, 240]
+    by_size[2] = [95.0]
+    assert run.expected(left[0], 2) == 95 and run.next("") == []
+    run.companies.apart.add(left[0].experiment.key)  # by itself, it still would end
+    by_size[1] = [40.0]
+    assert run.next("") == left[:1]
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason="needs Linux's /proc")
@@ -335,7 +362,7 @@ def test_a_short_second_stage_is_not_held_to_the_time_of_a_long_first_one(tmp_pa
     share = 900 * study.second_updates / study.updates
     run = driver.Run(jobs, tmp_path, deadline=driver.time.monotonic() + share + 60)
     run.states[first.experiment.key] = "done"
-    run.seconds[driver._kind(first.experiment)] = [900.0]
+    run.seconds[driver._kind(first.experiment)] = {1: [900.0]}
     assert run.expected(second) == share < 840
     (begun,) = run.next(first.experiment.group)
     assert begun.experiment.second_stage
@@ -402,7 +429,7 @@ def test_how_much_a_record_leaves_out_is_told(
     for kept in (len(experiments), 0):
         trials = [{"key": e.key, "fingerprint": bench.fingerprint(e)} for e in experiments[:kept]]
         known.write_text(json.dumps({"trials": trials}), encoding="utf-8")
-        assert driver.main() == 0
+        assert driver.main() == (0 if kept else 1)  # nothing was done: an error if there was any
         told = f"--known leaves out {kept} of {len(experiments)} trials\n"
         assert capsys.readouterr().out.startswith(told)
 
