@@ -6,6 +6,7 @@ import json
 import multiprocessing
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -238,6 +239,27 @@ def test_what_was_imported_is_json_for_programs(
         assert main(words) == 0
         found = json.loads(capsys.readouterr().out)
         assert found == {"study": "tiny", "taken": taken, "known": 1 - taken}
+
+
+def test_the_commands_of_a_report_are_for_where_trials_were_imported_to(
+    write_study: Callable[..., Path], tiny_data: Path, tmp_path: Path, capsys
+) -> None:
+    pytest.importorskip("optuna")
+    file, out = write_study(), tmp_path / "the output"
+    folder = _recorded(file, tmp_path / "recorded")
+    place = ["--data", f"tiny={tiny_data}", "--output", str(out)]
+    place += ["--storage", f"sqlite:///{tmp_path}/trials.db"]
+    assert main(["study", "import", str(file), str(folder), *place]) == 0
+    assert main(["study", "report", str(file), *place]) == 0
+    assert "runs them again" not in capsys.readouterr().err
+    command = ["multibranch", "study", "run", str(file)]
+    text = (out / "tiny.md").read_text(encoding="utf-8")
+    assert f"\n{shlex.join([*command, '--only', 'KEY', *place])}\n" in text
+    changed = file.read_text(encoding="utf-8").replace("[1.0]", "[0.6]")
+    file.write_text(changed, encoding="utf-8")
+    assert main(["study", "report", str(file), *place]) == 0
+    again = shlex.join([*command, *place])
+    assert f" than the study has now: `{again}` runs them again\n" in capsys.readouterr().err
 
 
 def test_an_import_says_how_far_it_is_and_scores_nothing_twice(

@@ -571,9 +571,11 @@ def test_where_nothing_was_run_the_command_that_runs_it_is_told(
     write_study: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     pytest.importorskip("optuna")
-    file = str(write_study())
-    assert main(["study", "report", file, "--output", str(tmp_path / "out")]) == 2
-    assert f"start some with `multibranch study run {file}`" in capsys.readouterr().err
+    file, out = str(write_study()), str(tmp_path / "the output")
+    place = ["--data", f"tiny={tmp_path}", "--output", out, "--storage", f"sqlite:///{out}/s.db"]
+    assert main(["study", "report", file, *place]) == 2
+    told = re.search(r"start some with `(.*)`$", capsys.readouterr().err)
+    assert told and shlex.split(told[1]) == ["multibranch", "study", "run", file, *place]
 
 
 def test_what_marks_were_tested_by_is_said_where_it_is_another_score(results: Results) -> None:

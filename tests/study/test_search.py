@@ -104,7 +104,8 @@ def test_a_search_counts_its_trials_over_several_commands(
     assert second["own_scores"]["multi_bleu"]["value"] >= 0
     assert sum(trial.user_attrs["own"] for trial in study.get_trials()) == 1
     record = json.loads((tmp_path / "search.json").read_text(encoding="utf-8"))
-    assert record["command"] == f"multibranch study search {file} --trials 8 --seed 1"
+    place = f"--output {tmp_path} --device cpu"
+    assert record["command"] == f"multibranch study search {file} --trials 8 --seed 1 {place}"
     assert {name: record[name] for name in second if name != "folder"} == {
         name: value for name, value in second.items() if name != "folder"
     }

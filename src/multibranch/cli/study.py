@@ -236,16 +236,24 @@ def _bench(args: argparse.Namespace) -> Any:
     from multibranch.disk import check_place
     from multibranch.study.bench import Bench, parse_data
     from multibranch.study.plan import load_study
+    from multibranch.study.storage import without_password
 
     study = load_study(args.name)
     if getattr(args, "source", None) is None:  # a recorded study has no storage there
         check_place(Path(args.output), "--output", filled=True)
+    device = getattr(args, "device", "auto")
     words = [word for folder in args.data for word in ("--data", folder)]
+    if args.output != OUTPUT:
+        words += ["--output", args.output]
+    if args.storage:
+        words += ["--storage", without_password(args.storage)]
+    if device != "auto":
+        words += ["--device", device]
     return Bench(
         study=study,
         output=Path(args.output),
         data=parse_data(args.data, study),
-        device=getattr(args, "device", "auto"),
+        device=device,
         words=words,
     )
 
@@ -283,18 +291,11 @@ def _run(args: argparse.Namespace) -> int:
     from multibranch.cli.output import print_result
     from multibranch.errors import counted
     from multibranch.study.plan import choose
-    from multibranch.study.storage import without_password
     from multibranch.study.worker import Work, run_workers
 
     bench = _bench(args)
     if args.seeds and args.seeds > bench.study.seeds:
         bench.words += ["--seeds", str(args.seeds)]
-    if args.output != OUTPUT:
-        bench.words += ["--output", args.output]
-    if args.storage:
-        bench.words += ["--storage", without_password(args.storage)]
-    if args.device != "auto":
-        bench.words += ["--device", args.device]
     experiments = choose(bench.study.experiments(args.seeds), args.only)
     bench.check(experiments)
     gpu = torch.cuda.is_available() and args.device != "cpu"

@@ -54,7 +54,8 @@ class Bench:
             share the models that they have in common.
         data: prepared folders by the name of the corpus, where they are not the study file's.
         device: auto, cpu or cuda.
-        words: what the command that repeats a trial needs besides the name and the key.
+        words: what the command that repeats a trial needs besides the name and the key: data,
+            output, storage and device, as they were given.
     """
 
     study: Study
@@ -274,10 +275,10 @@ class Bench:
             self._opened[name] = open_data(dataclasses.replace(config, train=place))
         return self._opened[name]
 
-    def command(self, experiment: Experiment) -> str:
-        """The command that repeats just this trial, with what it starts from."""
-        words = ["multibranch", "study", "run", self.study.said, "--only", experiment.key]
-        return shlex.join([*words, *self.words])
+    def command(self, experiment: Experiment | None = None) -> str:
+        """The command that runs the study here, or repeats one trial with what it starts from."""
+        only = [] if experiment is None else ["--only", experiment.key]
+        return shlex.join(["multibranch", "study", "run", self.study.said, *only, *self.words])
 
 
 def parse_data(said: list[str], study: Study) -> dict[str, str]:

@@ -51,8 +51,7 @@ def write_report(
             "or --record"
         )
     nothing = UserError(
-        f"there is no finished trial of {bench.study.name}: start some with `multibranch study "
-        f"run {bench.study.said}`"
+        f"there is no finished trial of {bench.study.name}: start some with `{bench.command()}`"
     )
     if not source and not is_there(url):
         raise nothing
@@ -88,7 +87,7 @@ def from_storage(bench: Bench, url: str, tell: Tell) -> Results:
     if outdated:
         tell(
             f"{counted(len(outdated), 'trial')} ran with other settings or data than the study has "
-            "now: `study run` runs them again"
+            f"now: `{bench.command()}` runs them again"
         )
     return Results(bench.study, records, _comparisons(bench, records, tell))
 
