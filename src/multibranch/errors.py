@@ -1,8 +1,9 @@
 """The one error that the command line turns into a line of text and exit status 2.
 
 That an optional package is missing is such an error, which `needed` raises. `is_out_of_memory` says
-which errors of Python and PyTorch mean too little memory. `interrupts_kept` lets no library make
-another error of Ctrl-C. `counted` is for numbers in messages.
+which errors of Python and PyTorch mean too little memory. `Interrupted` is Ctrl-C or SIGTERM, and
+`interrupts_kept` lets no library make another error of Ctrl-C. `counted` is for numbers in
+messages.
 """
 
 import importlib
@@ -19,6 +20,14 @@ class UserError(Exception):
     The message is a sentence for that person: what was wrong, where (file, line, key), and what
     to do about it.
     """
+
+
+class Interrupted(KeyboardInterrupt):
+    """A signal that ends things as Ctrl-C does; the command's exit status tells which."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.status = 128 + number  # as of a program that the signal killed
 
 
 def needed(package: str, *, install: str, purpose: str) -> ModuleType:

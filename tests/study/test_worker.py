@@ -225,23 +225,32 @@ def test_models_that_the_rest_of_the_study_starts_from_are_not_discarded(
     ]  # fmt: skip
 
 
-def test_ctrl_c_gives_the_trial_back(
-    write_study: Callable[..., Path], study_command: Start, tmp_path: Path
+@pytest.mark.parametrize(
+    ("by", "workers"), [(signal.SIGINT, "1"), (signal.SIGTERM, "1"), (signal.SIGTERM, "2")]
+)
+def test_ctrl_c_and_sigterm_give_the_trials_back_and_the_status_tells_them_apart(
+    by: signal.Signals,
+    workers: str,
+    write_study: Callable[..., Path],
+    study_command: Start,
+    tmp_path: Path,
 ) -> None:
     file = write_study(updates=100000, every=1000)
     out = tmp_path / "out"
-    words = ("run", file, "--device", "cpu", "--only", BASELINE, "--output", out)
-    process = study_command(*words)
+    keys = (BASELINE, BASELINE.replace("s1", "s2"))[: int(workers)]
+    words = ("run", file, "--device", "cpu", "--output", out, "--workers", workers)
+    process = study_command(*words, "--seeds", workers, "--only", *keys)
     deadline = time.monotonic() + 60
-    while not list(out.glob("trials/*/metrics.jsonl")):
+    while len(list(out.glob("trials/*/metrics.jsonl"))) < len(keys):
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    (said,) = finish(process, status=130)
+    process.send_signal(by)
+    (said,) = finish(process, status=128 + by)
     told = " stopped: the same command goes on\nmultibranch study: interrupted\n"
     assert said.endswith(told)
     trials = trials_of(f"sqlite:///{out}/study.db", file)
-    assert [trial.state.name for trial in trials] == ["FAIL", "WAITING"]
+    states = sorted(trial.state.name for trial in trials)
+    assert states == ["FAIL"] * len(keys) + ["WAITING"] * len(keys)
 
 
 def test_workers_that_were_killed_are_no_success(

@@ -12,7 +12,7 @@ import pytest
 
 from multibranch.data import PreparedData
 from multibranch.directory import load_model
-from multibranch.errors import UserError
+from multibranch.errors import Interrupted, UserError
 from multibranch.training import Trainer
 
 # Everything that has a state of its own: accumulation, R-Drop, patience, averaging, skipping.
@@ -142,25 +142,29 @@ def test_a_signal_in_the_last_moments_does_not_undo_the_end(
     assert load_model(tmp_path / "run").settings["branches"] == 2
 
 
-def interrupt_twice(trainer: Trainer, *, pause: float) -> None:
+def interrupt_twice(trainer: Trainer, number: int = signal.SIGINT, *, pause: float) -> None:
     update = trainer._update
 
     def impatient() -> None:
-        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), number)
         time.sleep(pause)
-        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), number)
         update()
 
     trainer._update = impatient  # type: ignore[method-assign]
 
 
-def test_a_second_signal_insists(toy: Path, tmp_path: Path, tiny: SimpleNamespace) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_second_signal_insists(
+    toy: Path, tmp_path: Path, tiny: SimpleNamespace, number: signal.Signals
+) -> None:
     trainer = Trainer(tiny.config(toy, tmp_path / "run"), PreparedData.open(toy), quiet=True)
-    interrupt_twice(trainer, pause=1.1)
-    handler = signal.getsignal(signal.SIGINT)
-    with pytest.raises(KeyboardInterrupt):
+    interrupt_twice(trainer, number, pause=1.1)
+    handler = signal.getsignal(number)
+    with pytest.raises(Interrupted) as caught:
         trainer.run()
-    assert signal.getsignal(signal.SIGINT) == handler
+    assert caught.value.status == 128 + number
+    assert signal.getsignal(number) == handler
 
 
 def test_the_same_signal_from_two_sides_is_one(

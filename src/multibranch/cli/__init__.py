@@ -15,7 +15,7 @@ from typing import NoReturn
 from multibranch import __version__
 from multibranch.cli.formatting import HelpFormatter
 from multibranch.cli.interrupts import STATUS, ignore_interrupts, import_interruptible
-from multibranch.errors import UserError, is_out_of_memory
+from multibranch.errors import Interrupted, UserError, is_out_of_memory
 
 VERBS = {
     "demo": "show the whole path on a built-in corpus in a few minutes",
@@ -36,7 +36,7 @@ VERBS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one verb; give back the exit status (0 done, 2 wrong input, 130 interrupted).
+    """Run one verb; give back the exit status (0 done, 2 wrong input, 130 interrupted by Ctrl-C).
 
     Without arguments it is the command itself, which ends with the verb: once that is done, Ctrl-C
     does nothing. After an interrupt another one still ends what is left of it.
@@ -50,9 +50,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if arguments is None:
                 ignore_interrupts()
             return status
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as error:
             print(answer, file=sys.stderr)
-            return STATUS
+            return error.status if isinstance(error, Interrupted) else STATUS
 
 
 def _run(words: Sequence[str], verb: str | None) -> int:

@@ -15,8 +15,8 @@ shares the work: every trial is taken by one worker, the Transformer that severa
 is trained once, and the trial of a worker that was killed is taken up where its training was saved.
 Ctrl-C saves and gives back what is at work.
 
-Exit status: 0 done, 1 some experiment failed or is left to run, 2 something to put right, 130
-stopped by Ctrl-C or SIGTERM.
+Exit status: 0 done, 1 some experiment failed or is left to run, 2 something to put right, 130 or
+143 stopped by Ctrl-C or SIGTERM.
 """
 
 import argparse

@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from multibranch.errors import UserError, counted
+from multibranch.errors import Interrupted, UserError, counted
 from multibranch.study.bench import Bench
 from multibranch.study.experiment import Experiment
 from multibranch.study.findings import finished, found_so_far, reported
@@ -110,9 +110,9 @@ def _try(
         try:
             with leases.renewed(trial._trial_id):
                 value = _run(bench, study, trial, config, told, leases)
-        except Stopped:
+        except Stopped as stopped:
             tell(f"{name}: stopped, and does not count")
-            raise KeyboardInterrupt from None
+            raise Interrupted(stopped.signal) from None
         except Lost:
             tell(f"{name}: another worker took this one for gone: it does not count")
             continue
@@ -277,8 +277,8 @@ def _run(
     try:
         trainer = Trainer(config, bench.open(_first(bench)), watch=watch, quiet=True)
         outcome = trainer.run()
-        if outcome.interrupted:
-            raise Stopped
+        if outcome.signal is not None:
+            raise Stopped(outcome.signal)
         if outcome.progress.best_plain is None:
             raise Diverged(f"no validation loss of trial {trial.number} is a number")
         value = float(outcome.progress.best_plain)

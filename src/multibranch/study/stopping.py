@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from multibranch.errors import Interrupted
+
 
 def end_of(minutes: float | None) -> float | None:
     """When a time that begins now is up, by this machine's clock; None is never."""
@@ -32,7 +34,7 @@ def terminable(end: float | None = None) -> Iterator[None]:
 
     def stop(number: int, frame: Any) -> None:
         if not left:
-            raise KeyboardInterrupt
+            raise Interrupted(number)
 
     def time_is_up() -> None:
         main = threading.main_thread().ident

@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
+from signal import Signals
 from typing import Any
 
 import torch
@@ -45,6 +46,10 @@ Watch = Callable[[dict[str, Any]], None]
 
 class Stopped(Exception):
     """A signal stopped the trial; what was done is saved."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"stopped by {Signals(number).name}")
+        self.signal = number
 
 
 class Busy(Exception):
@@ -232,8 +237,8 @@ def _train(
         gc.collect()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
-    if outcome.interrupted:
-        raise Stopped(f"stopped after update {outcome.progress.update}")
+    if outcome.signal is not None:
+        raise Stopped(outcome.signal)
     progress = outcome.progress
     lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     records = [json.loads(line) for line in lines]

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from multibranch.errors import UserError, counted
+from multibranch.errors import Interrupted, UserError, counted
 from multibranch.study.bench import Bench
 from multibranch.study.company import Companies
 from multibranch.study.experiment import Experiment
@@ -133,12 +133,12 @@ def _run(
         with queue.leases.renewed(*trials):
             found = run_trials([(bench, one) for one, _ in taken], watches=watches)
             records = [_scored(job, one, record) for (one, _), record in zip(taken, found)]
-    except Busy:
+    except (Busy, KeyboardInterrupt):
         give_back()
         raise
-    except (Stopped, KeyboardInterrupt):
+    except Stopped as stopped:
         give_back()
-        raise KeyboardInterrupt from None
+        raise Interrupted(stopped.signal) from None
     except Exception as error:
         name = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
         why = name + " ".join(str(error).split())

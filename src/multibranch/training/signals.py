@@ -7,6 +7,8 @@ import time
 from types import FrameType
 from typing import Any, NamedTuple
 
+from multibranch.errors import Interrupted
+
 STOPS = (signal.SIGTERM, signal.SIGINT)
 
 # One Ctrl-C may come twice, from the terminal and from a launcher: only later ones insist.
@@ -47,7 +49,7 @@ class Interruption:
         if self.signal is not None:
             if time.monotonic() - self._since < GRACE:
                 return
-            raise KeyboardInterrupt
+            raise Interrupted(number)
         self.signal, self._since = number, time.monotonic()
         if not self.quiet:
             os.write(2, ANSWER)  # print may be what the signal interrupted
