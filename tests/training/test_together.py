@@ -4,6 +4,7 @@ import gc
 import os
 import signal
 import threading
+import warnings
 import weakref
 from functools import partial
 from pathlib import Path
@@ -111,6 +112,27 @@ def test_dropout_is_drawn_for_each_run_by_itself_and_the_same_again(
     assert found["one", "now"] == found["one", "again"]
     assert found["two", "now"] == found["two", "again"]
     assert found["one", "now"] != found["two", "now"]
+
+
+def test_what_pytorch_thinks_of_its_own_vmap_on_a_cpu_is_not_told(
+    toy: Path, tmp_path: Path, tiny: SimpleNamespace, recwarn: pytest.WarningsRecorder
+) -> None:
+    def warn(table: Table) -> Outcome:
+        def at_update_4(record: dict[str, Any]) -> None:
+            if record["update"] == 4:
+                warnings.warn("the batching rule of something else", stacklevel=1)
+
+        config, data = tiny.config(toy, tmp_path / "two", **ALIKE), PreparedData.open(str(toy))
+        return Trainer(config, data, table=table, watch=at_update_4, quiet=True).run()
+
+    one = partial(trained, tiny.config(toy, tmp_path / "one", **ALIKE))
+    before = torch.is_warn_always_enabled()
+    torch.set_warn_always(True)
+    try:
+        run_together([one, warn], Table(2))
+    finally:
+        torch.set_warn_always(before)
+    assert [str(each.message) for each in recwarn] == ["the batching rule of something else"]
 
 
 def test_runs_that_stand_at_different_updates_do_not_go_on_together(

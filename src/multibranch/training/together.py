@@ -13,6 +13,7 @@ is not finite anywhere is skipped by all.
 
 import threading
 import time
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -35,6 +36,11 @@ from multibranch.training.step import Objective, Step, arguments, longest_sequen
 _ALIKE = (
     *("learning_rate", "warmup", "warmup_from", "schedule", "cool_down", "betas", "epsilon"),
     *("weight_decay", "label_smoothing", "max_updates"),
+)
+# What PyTorch says on a CPU of how its own vmap attends and searches: nothing to be put right here.
+_OF_VMAP = (
+    ".*batching rule for aten::_scaled_dot_product_flash_attention_for_cpu",
+    r".*searchsorted\(\): input value tensor is non-contiguous",
 )
 # Of a model's settings, what each may have of its own: `keep` is drawn for every run by itself.
 _OWN = ("drop_branch", "drop_ffn")
@@ -423,7 +429,9 @@ def run_together(runs: Sequence[Any], table: Table) -> list[Any]:
             table.break_up()
 
     threads = [threading.Thread(target=call, args=(place,)) for place in range(len(runs))]
-    with table.interruption:
+    with table.interruption, warnings.catch_warnings():
+        for message in _OF_VMAP:
+            warnings.filterwarnings("ignore", message, UserWarning)
         for thread in threads:
             thread.start()
         try:
