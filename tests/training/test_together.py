@@ -4,6 +4,7 @@ import gc
 import os
 import signal
 import threading
+import time
 import warnings
 import weakref
 from functools import partial
@@ -17,7 +18,7 @@ from safetensors.torch import load_file
 
 from multibranch.data import PreparedData
 from multibranch.errors import UserError
-from multibranch.training import Config, Outcome, Trainer
+from multibranch.training import Config, Outcome, Trainer, signals
 from multibranch.training.checkpoint import Checkpoints
 from multibranch.training.together import Table, run_together
 
@@ -104,11 +105,11 @@ def test_dropout_is_drawn_for_each_run_by_itself_and_the_same_again(
 ) -> None:
     settings = {**ALIKE, "dropout": 0.3, "drop_branch": 0.0, "seed": 1}
     found = {}
-    for time in ("now", "again"):
-        places = [tmp_path / time / name for name in ("one", "two")]
+    for when in ("now", "again"):
+        places = [tmp_path / when / name for name in ("one", "two")]
         together(*(tiny.config(toy, place, **settings) for place in places))
         for place in places:
-            found[place.name, time] = (place / "last" / "model.safetensors").read_bytes()
+            found[place.name, when] = (place / "last" / "model.safetensors").read_bytes()
     assert found["one", "now"] == found["one", "again"]
     assert found["two", "now"] == found["two", "again"]
     assert found["one", "now"] != found["two", "now"]
@@ -230,6 +231,34 @@ def test_a_signal_stops_all_at_one_update_from_which_they_go_on(
     for seed in (1, 2):
         tiny.run(toy, tmp_path / f"{seed}-alone", seed=seed, **ALIKE)
         assert_same_weights(tmp_path / str(seed), tmp_path / f"{seed}-alone")
+
+
+def test_after_the_second_signal_nothing_is_at_work(
+    toy: Path, tmp_path: Path, tiny: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever stops them goes on to give their folders back."""
+    monkeypatch.setattr(signals, "GRACE", 0.0)
+    ended = []
+
+    def insisted(table: Table) -> None:
+        def at_update_4(record: dict[str, Any]) -> None:
+            os.kill(os.getpid(), signal.SIGINT)
+            while table.interruption.signal is None:
+                time.sleep(0.01)
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.5)
+            ended.append(record["update"])
+
+        data = PreparedData.open(str(toy))
+        config = tiny.config(toy, tmp_path / "one", **ALIKE)
+        Trainer(config, data, table=table, watch=at_update_4, quiet=True).run()
+
+    other = partial(trained, tiny.config(toy, tmp_path / "two", **ALIKE))
+    before = threading.active_count(), signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        run_together([insisted, other], Table(2))
+    assert ended == [4]
+    assert (threading.active_count(), signal.getsignal(signal.SIGINT)) == before
 
 
 def test_checkpoints_are_of_the_same_updates(

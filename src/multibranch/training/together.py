@@ -14,7 +14,8 @@ is not finite anywhere is skipped by all.
 import threading
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
 import torch
@@ -410,38 +411,40 @@ def _what_must_agree(seat: Seat) -> dict[str, Any]:
     return {**found, "train.precision": first.dtype, "train.device": first.device}
 
 
-def run_together(runs: Sequence[Any], table: Table) -> list[Any]:
+def run_together(runs: Sequence[Callable[[Table], Any]], table: Table) -> list[Any]:
     """Call every function in a thread of its own, each with the table; what they give back.
 
     Where one fails, all end, and its error is raised. A signal ends the training of all after the
-    update in hand, with a checkpoint each; the second one ends all at once.
+    update in hand, with a checkpoint each; the second one ends each where it next waits for the
+    others. Nothing of them is at work any more when this ends.
     """
-    results: list[Any] = [None] * len(runs)
     errors: list[BaseException] = []
 
-    def call(place: int) -> None:
+    def call(run: Callable[[Table], Any]) -> Any:
         try:
-            results[place] = runs[place](table)
+            result = run(table)
             table.leave()
+            return result
         except BaseException as error:
             if not isinstance(error, threading.BrokenBarrierError):
                 errors.append(error)
             table.break_up()
 
-    threads = [threading.Thread(target=call, args=(place,)) for place in range(len(runs))]
-    with table.interruption, warnings.catch_warnings():
+    # Not threads that are joined here: a signal in the midst of Thread.join makes Python 3.11 and
+    # 3.12 take a thread that still works for one that has ended.
+    with (
+        table.interruption,
+        warnings.catch_warnings(),
+        ThreadPoolExecutor(max_workers=table.size) as pool,
+    ):
         for message in _OF_VMAP:
             warnings.filterwarnings("ignore", message, UserWarning)
-        for thread in threads:
-            thread.start()
         try:
-            for thread in threads:
-                thread.join()
-        except KeyboardInterrupt:
+            calls = [pool.submit(call, run) for run in runs]
+            wait(calls)
+        except BaseException:
             table.break_up()
-            for thread in threads:
-                thread.join()
             raise
     if errors:
         raise errors[0]
-    return results
+    return [each.result() for each in calls]
