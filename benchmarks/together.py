@@ -25,7 +25,7 @@ from multibranch import configuration
 from multibranch.data import PreparedData
 from multibranch.errors import UserError, counted
 from multibranch.training import Config, Trainer
-from multibranch.training.together import Table, run_together
+from multibranch.training.together import run_together
 from repeatable import speed
 
 
@@ -53,7 +53,7 @@ def measure(
     if runs == 1:
         each[0](None)
     else:
-        run_together(each, Table(runs))
+        run_together(each)
     return {
         "runs": runs,
         "tokens_per_second": sum(speed(place) for place in places),

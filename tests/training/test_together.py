@@ -38,7 +38,7 @@ def trained(config: Config, table: Table) -> Outcome:
 
 
 def together(*configs: Config) -> list[Outcome]:
-    return run_together([partial(trained, config) for config in configs], Table(len(configs)))
+    return run_together([partial(trained, config) for config in configs])
 
 
 def assert_same_weights(one: Path, other: Path) -> None:
@@ -130,7 +130,7 @@ def test_what_pytorch_thinks_of_its_own_vmap_on_a_cpu_is_not_told(
     before = torch.is_warn_always_enabled()
     torch.set_warn_always(True)
     try:
-        run_together([one, warn], Table(2))
+        run_together([one, warn])
     finally:
         torch.set_warn_always(before)
     assert [str(each.message) for each in recwarn] == ["the batching rule of something else"]
@@ -184,7 +184,7 @@ def test_where_one_run_fails_none_waits_for_it(
 
     config, before = tiny.config(toy, tmp_path / "one", **ALIKE), threading.active_count()
     with pytest.raises(KeyError, match="gone"):
-        run_together([partial(trained, config), fail], Table(2))
+        run_together([partial(trained, config), fail])
     assert threading.active_count() == before
 
 
@@ -205,7 +205,7 @@ def test_where_one_run_ends_early_none_waits_for_it(
 
     config = tiny.config(toy, tmp_path / "one", **ALIKE)
     with pytest.raises(UserError, match="one ended before the others"):
-        run_together([partial(trained, config), end], Table(2))
+        run_together([partial(trained, config), end])
 
 
 def test_a_signal_stops_all_at_one_update_from_which_they_go_on(
@@ -221,9 +221,7 @@ def test_a_signal_stops_all_at_one_update_from_which_they_go_on(
 
     configs = [tiny.config(toy, tmp_path / str(seed), seed=seed, **ALIKE) for seed in (1, 2)]
     before = signal.getsignal(signal.SIGTERM)
-    stopped = run_together(
-        [partial(terminated, configs[0]), partial(trained, configs[1])], Table(2)
-    )
+    stopped = run_together([partial(terminated, configs[0]), partial(trained, configs[1])])
     assert signal.getsignal(signal.SIGTERM) == before
     assert [outcome.signal for outcome in stopped] == [signal.SIGTERM] * 2
     assert 4 <= stopped[0].progress.update == stopped[1].progress.update < 12
@@ -256,7 +254,7 @@ def test_after_the_second_signal_nothing_is_at_work(
     other = partial(trained, tiny.config(toy, tmp_path / "two", **ALIKE))
     before = threading.active_count(), signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
-        run_together([insisted, other], Table(2))
+        run_together([insisted, other])
     assert ended == [4]
     assert (threading.active_count(), signal.getsignal(signal.SIGINT)) == before
 
@@ -283,7 +281,7 @@ def test_checkpoints_are_of_the_same_updates(
 
 def test_what_is_left_holds_no_weights(toy: Path, tmp_path: Path, tiny: SimpleNamespace) -> None:
     """Models are decoded while the table is still there."""
-    seats = []
+    seats, tables = [], []
 
     def watched(name: str, table: Table) -> None:
         config = tiny.config(toy, tmp_path / name, **ALIKE)
@@ -292,8 +290,9 @@ def test_what_is_left_holds_no_weights(toy: Path, tmp_path: Path, tiny: SimpleNa
         seats.append(weakref.ref(trainer.step))
         del trainer
         table.leave()
+        tables.append(table)
 
-    run_together([partial(watched, name) for name in ("one", "two")], table := Table(2))
+    run_together([partial(watched, name) for name in ("one", "two")])
     gc.collect()
     assert [seat() for seat in seats] == [None, None]
-    assert table.size == 2
+    assert tables[0].size == 2

@@ -134,7 +134,7 @@ def run_trials(
     for alike in places.values():
         if len(alike) > 1:
             _make_way(trials[alike[0]][1])
-            run_together([running(place) for place in alike], Table(len(alike)))
+            run_together([running(place) for place in alike])
     return [
         run_trial(bench, experiment, watch=watch)
         for (bench, experiment), watch in zip(trials, watched, strict=True)

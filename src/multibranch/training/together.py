@@ -411,13 +411,14 @@ def _what_must_agree(seat: Seat) -> dict[str, Any]:
     return {**found, "train.precision": first.dtype, "train.device": first.device}
 
 
-def run_together(runs: Sequence[Callable[[Table], Any]], table: Table) -> list[Any]:
-    """Call every function in a thread of its own, each with the table; what they give back.
+def run_together(runs: Sequence[Callable[[Table], Any]]) -> list[Any]:
+    """Call every function in a thread of its own, with the table of all; what they give back.
 
     Where one fails, all end, and its error is raised. A signal ends the training of all after the
     update in hand, with a checkpoint each; the second one ends each where it next waits for the
     others. Nothing of them is at work any more when this ends.
     """
+    table = Table(len(runs))
     errors: list[BaseException] = []
 
     def call(run: Callable[[Table], Any]) -> Any:
@@ -435,7 +436,7 @@ def run_together(runs: Sequence[Callable[[Table], Any]], table: Table) -> list[A
     with (
         table.interruption,
         warnings.catch_warnings(),
-        ThreadPoolExecutor(max_workers=table.size) as pool,
+        ThreadPoolExecutor(max_workers=len(runs)) as pool,
     ):
         for message in _OF_VMAP:
             warnings.filterwarnings("ignore", message, UserWarning)
