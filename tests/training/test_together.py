@@ -19,6 +19,7 @@ from safetensors.torch import load_file
 from multibranch.data import PreparedData
 from multibranch.errors import UserError
 from multibranch.training import Config, Outcome, Trainer, signals
+from multibranch.training import together as together_module
 from multibranch.training.checkpoint import Checkpoints
 from multibranch.training.together import Table, run_together
 
@@ -30,6 +31,7 @@ ALIKE: dict[str, Any] = {
     "average": 2,
     "epsilon": 1e-4,
 }
+PLACES = ("one", "three", "two")  # folders, in the order of their turns
 
 
 def trained(config: Config, table: Table) -> Outcome:
@@ -176,16 +178,118 @@ def test_what_cannot_be_one_update_is_refused(
         together(*configs)
 
 
+def watching(config: Config, watch: Any, table: Table) -> Outcome:
+    """The same run with somebody who is told of its validations."""
+    data = PreparedData.open(str(config.data.folder))
+    return Trainer(config, data, watch=watch, table=table, quiet=True).run()
+
+
+def assert_ends(tiny: SimpleNamespace, work: Any) -> None:
+    """In a process of its own: threads that wait for ever would keep this one from ending."""
+    process = tiny.start(work)
+    process.join(timeout=60)
+    if process.is_alive():
+        process.kill()
+    assert process.exitcode == 0
+
+
+def gone(*_: Any) -> None:
+    raise KeyError("gone")
+
+
+@pytest.mark.parametrize(
+    ("when", "place"),
+    [
+        ("at the start", "one"),
+        *(("validating", place) for place in PLACES),
+        ("updating", "one"),
+        ("about to leave", "one"),
+        ("about to leave", "two"),
+        ("left", "one"),
+    ],
+)
 def test_where_one_run_fails_none_waits_for_it(
+    toy: Path,
+    tmp_path: Path,
+    tiny: SimpleNamespace,
+    monkeypatch: pytest.MonkeyPatch,
+    when: str,
+    place: str,
+) -> None:
+    """Whether it is the first to have its turn, one in their midst, or the last."""
+
+    def failing(config: Config, table: Table) -> None:
+        if when == "at the start":
+            gone()
+        watching(config, gone if when == "validating" else None, table)
+        if when == "left":
+            table.leave()
+        gone()
+
+    def work() -> None:
+        if when == "updating":  # which the last one does for all
+            monkeypatch.setattr(together_module._Together, "run", gone)
+        configs = {name: tiny.config(toy, tmp_path / name, **ALIKE) for name in PLACES}
+        runs = {name: partial(trained, config) for name, config in configs.items()}
+        runs[place] = partial(failing, configs[place])
+        with pytest.raises(KeyError, match="gone"):
+            run_together(list(runs.values()))
+        assert threading.active_count() == 1
+
+    assert_ends(tiny, work)
+
+
+def test_whoever_comes_to_a_table_that_was_broken_up_waits_for_nobody(
     toy: Path, tmp_path: Path, tiny: SimpleNamespace
 ) -> None:
-    def fail(table: Table) -> None:
-        raise KeyError("gone")
+    def insisting(config: Config, table: Table) -> None:
+        try:
+            trained(config, table)
+        finally:
+            table.leave()
 
-    config, before = tiny.config(toy, tmp_path / "one", **ALIKE), threading.active_count()
-    with pytest.raises(KeyError, match="gone"):
-        run_together([partial(trained, config), fail])
-    assert threading.active_count() == before
+    def work() -> None:
+        one, two = (tiny.config(toy, tmp_path / name, **ALIKE) for name in ("one", "two"))
+        with pytest.raises(KeyError, match="gone"):
+            run_together([partial(insisting, one), partial(watching, two, gone)])
+
+    assert_ends(tiny, work)
+
+
+def test_a_table_that_is_broken_up_during_an_update_ends_after_it(
+    toy: Path, tmp_path: Path, tiny: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by the second Ctrl-C: those that wait end at once, and the last with its update."""
+    updates: list[int] = []
+    update = together_module._Together.run
+
+    def broken_up(self: Any) -> None:
+        if self.update == 3:
+            self.seats[0].table.break_up()
+        update(self)
+        updates.append(self.update)
+
+    def work() -> None:
+        monkeypatch.setattr(together_module._Together, "run", broken_up)
+        configs = (tiny.config(toy, tmp_path / name, **ALIKE) for name in PLACES)
+        assert together(*configs) == [None, None, None]
+        assert updates == [1, 2, 3, 4]
+        assert threading.active_count() == 1
+
+    assert_ends(tiny, work)
+
+
+def test_a_table_for_one(toy: Path, tmp_path: Path, tiny: SimpleNamespace) -> None:
+    def work() -> None:
+        (outcome,) = together(tiny.config(toy, tmp_path / "one", **ALIKE))
+        assert outcome.progress.update == 12
+        config = tiny.config(toy, tmp_path / "two", **ALIKE)
+        with pytest.raises(KeyError, match="gone"):
+            run_together([partial(watching, config, gone)])
+
+    assert_ends(tiny, work)
+    tiny.run(toy, tmp_path / "alone", **ALIKE)
+    assert_same_weights(tmp_path / "one", tmp_path / "alone")
 
 
 @pytest.mark.parametrize("seated", [False, True])

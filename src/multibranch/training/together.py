@@ -110,6 +110,8 @@ class Table:
 
     def _come(self, wish: str) -> None:
         """Wait until all have come, and have the last of them do what they came for."""
+        if self._barrier.broken:  # nobody gives turns any more
+            raise threading.BrokenBarrierError
         self._wishes.append(wish)
         place = getattr(self._own, "place", None)
         if place is None:
