@@ -1,6 +1,7 @@
 """Runs that are trained together are the runs that they would be alone."""
 
 import gc
+import itertools
 import os
 import signal
 import threading
@@ -21,6 +22,7 @@ from multibranch.errors import UserError
 from multibranch.training import Config, Outcome, Trainer, signals
 from multibranch.training import together as together_module
 from multibranch.training.checkpoint import Checkpoints
+from multibranch.training.optimiser import Optimiser
 from multibranch.training.together import Table, run_together
 
 # Adam with a small epsilon blows up the rounding of gradients that are zero, as a key's bias has.
@@ -143,6 +145,25 @@ def test_runs_that_stand_at_different_updates_do_not_go_on_together(
 ) -> None:
     tiny.run(toy, tmp_path / "one", **{**ALIKE, "max_updates": 4})
     with pytest.raises(UserError, match="must stand at the same update"):
+        together(*(tiny.config(toy, tmp_path / name, **ALIKE) for name in ("one", "two")))
+
+
+def test_runs_of_which_one_skipped_an_update_do_not_go_on_together(
+    toy: Path, tmp_path: Path, tiny: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Adam counts its steps, by which it corrects its moments: there is one count for all."""
+    update, numbers = Optimiser.update, itertools.count(1)
+
+    def once_not_finite(self: Optimiser) -> torch.Tensor:
+        if next(numbers) == 2:
+            self.masters[0].grad.fill_(torch.nan)
+        return update(self)
+
+    tiny.run(toy, tmp_path / "one", **{**ALIKE, "max_updates": 4})
+    monkeypatch.setattr(Optimiser, "update", once_not_finite)
+    skipped = tiny.run(toy, tmp_path / "two", **{**ALIKE, "max_updates": 4, "log_every": 4})
+    assert skipped.progress.skipped == 1
+    with pytest.raises(UserError, match="must have skipped as many updates"):
         together(*(tiny.config(toy, tmp_path / name, **ALIKE) for name in ("one", "two")))
 
 

@@ -292,7 +292,10 @@ class _Together:
                     tensors = [each[f"{kind}/{name}"] for each in own]
                     found[f"{kind}/{ours}"] = torch.stack(tensors)
             if f"steps/{name}" in own[0]:
-                found[f"steps/{ours}"] = own[0][f"steps/{name}"]
+                steps = [each[f"steps/{name}"] for each in own]
+                if any(int(each) != int(steps[0]) for each in steps):
+                    raise UserError("runs that go on together must have skipped as many updates")
+                found[f"steps/{ours}"] = steps[0]
         return found
 
     def _allocate(self, *, pin_memory: bool = False) -> PackedBatch:
