@@ -1,5 +1,6 @@
 """Running out of memory is reported with the budget to set."""
 
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -8,7 +9,7 @@ import torch
 
 from multibranch.data import PreparedData
 from multibranch.errors import UserError
-from multibranch.training import TrainConfig, Trainer
+from multibranch.training import TrainConfig, Trainer, together
 from multibranch.training.memory import out_of_memory
 
 
@@ -48,3 +49,19 @@ def test_a_run_says_so(
         trainer.run()
     # What it advises works in the same folder, for nothing has been saved there.
     assert tiny.run(toy, tmp_path / "run", tokens=500, accumulate=2, max_updates=1)
+
+
+@pytest.mark.parametrize("moment", ["__init__", "run"])  # stacking the weights, and an update
+def test_runs_that_are_trained_together_are_to_be_fewer(
+    toy: Path, tmp_path: Path, tiny: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    def exhausted(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    def run(name: str, table: together.Table) -> None:
+        config = tiny.config(toy, tmp_path / name)
+        Trainer(config, PreparedData.open(toy), table=table, quiet=True).run()
+
+    monkeypatch.setattr(together._Together, moment, exhausted)
+    with pytest.raises(UserError, match="for 2 runs that are trained together: train fewer"):
+        together.run_together([partial(run, name) for name in ("one", "two")])

@@ -224,7 +224,11 @@ class Trainer:
             )
         except Exception as error:
             if is_out_of_memory(error):
-                raise out_of_memory(self.train, model_fits=hasattr(self, "step")) from None
+                raise out_of_memory(
+                    self.train,
+                    model_fits=hasattr(self, "step"),
+                    together=1 if self.table is None else self.table.size,
+                ) from None
             raise
         finally:
             self.keeping.background.close()

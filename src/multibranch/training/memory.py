@@ -6,8 +6,16 @@ from multibranch.training.config import TrainConfig
 LEAST_TOKENS = 256
 
 
-def out_of_memory(train: TrainConfig, *, model_fits: bool) -> UserError:
-    """The sentence for it. `model_fits`: whether the weights and Adam's moments found room."""
+def out_of_memory(train: TrainConfig, *, model_fits: bool, together: int = 1) -> UserError:
+    """The sentence for it.
+
+    model_fits: whether the weights and Adam's moments found room.
+    together: how many runs are trained as one.
+    """
+    if together > 1:
+        return UserError(
+            f"there is not enough memory for {together} runs that are trained together: train fewer"
+        )
     share = "share the weights out between GPUs (torchrun with train.sharding: full)"
     if not model_fits:
         return UserError(
