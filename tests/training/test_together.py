@@ -148,6 +148,26 @@ def test_runs_that_stand_at_different_updates_do_not_go_on_together(
         together(*(tiny.config(toy, tmp_path / name, **ALIKE) for name in ("one", "two")))
 
 
+def test_an_update_that_is_not_finite_for_one_is_skipped_by_all(
+    toy: Path, tmp_path: Path, tiny: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    update, numbers, moved = Optimiser.update, itertools.count(1), []
+
+    def once_not_finite(self: Optimiser) -> torch.Tensor:
+        if next(numbers) == 2:
+            self.masters[0].grad[1].fill_(torch.nan)
+        before = self.masters[0].detach().clone()
+        norm = update(self)
+        moved.append([not torch.equal(a, b) for a, b in zip(before, self.masters[0])])
+        return norm
+
+    monkeypatch.setattr(Optimiser, "update", once_not_finite)
+    settings = {**ALIKE, "max_updates": 4, "log_every": 2}
+    outcomes = together(*(tiny.config(toy, tmp_path / n, **settings) for n in ("one", "two")))
+    assert moved == [[True, True], [False, False], [True, True], [True, True]]
+    assert [outcome.progress.skipped for outcome in outcomes] == [1, 1]
+
+
 def test_runs_of_which_one_skipped_an_update_do_not_go_on_together(
     toy: Path, tmp_path: Path, tiny: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,7 +15,7 @@ from multibranch.data import PackedBatch, PackedBatches, PaddedBatches
 from multibranch.nn.drop import Keep
 from multibranch.training.graphs import Graphs
 from multibranch.training.optimiser import Optimiser
-from multibranch.training.step import Objective, Step, arguments, longest_sequences
+from multibranch.training.step import Objective, Step, add_up, arguments, longest_sequences
 
 STAGED = ("source", "source_boundaries", "target_input", "target_output", "target_boundaries")
 RING = 3  # batches in pinned memory: how far the host may run ahead of the device
@@ -103,7 +103,8 @@ class GraphedStep(Step):
 
     def _finish(self) -> None:
         """Adam and the running sums."""
-        self._record(self.losses, self.optimiser.update())
+        norm = self.optimiser.update()
+        add_up(self._sums, self.losses, norm, self.optimiser.skipped)
 
     def _replay(self, part: str) -> None:
         if part == "update":

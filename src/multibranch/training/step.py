@@ -157,17 +157,8 @@ class Step:
                 self.optimiser.gather(gradients, first=number == numbers[0])
                 self.optimiser.clear()
         norm = self.optimiser.update()
-        self._record(losses, norm)
+        add_up(self._sums, losses, norm, self.optimiser.skipped)
         self._updates += 1
-
-    def _record(self, losses: Tensor, norm: Tensor) -> None:
-        """Add to the running sums: losses, norm, skipped updates, and the row of them."""
-        skipped = self.optimiser.skipped
-        fine = skipped == 0
-        self._sums[:2] += torch.where(fine, losses, 0.0)
-        self._sums[2] += torch.where(fine, norm, 0.0)
-        self._sums[3] += skipped
-        self._sums[4] = (self._sums[4] + 1) * skipped
 
     def statistics(self) -> Statistics:
         """Read and reset the running sums; waits for the device."""
@@ -202,6 +193,18 @@ class Step:
         """Go on counting from what `running` gave."""
         self._sums.copy_(running[:5])
         self._tokens, self._updates = int(running[5]), int(running[6])
+
+
+def add_up(sums: Tensor, losses: Tensor, norm: Tensor, skipped: Tensor) -> None:
+    """Add an update to the running sums (…, 5) of one run or of several.
+
+    They are both losses (…, 2), the norm, the skipped updates, and those of them in a row.
+    """
+    fine = skipped == 0
+    sums[..., :2] += torch.where(fine, losses, 0.0)
+    sums[..., 2] += torch.where(fine, norm, 0.0)
+    sums[..., 3] += skipped
+    sums[..., 4] = (sums[..., 4] + 1) * skipped
 
 
 def longest_sequences(batches: PackedBatches | PaddedBatches) -> dict[str, int]:

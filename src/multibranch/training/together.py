@@ -31,7 +31,7 @@ from multibranch.training.graphs import Graphs
 from multibranch.training.optimiser import Optimiser
 from multibranch.training.seeds import seed_update
 from multibranch.training.signals import Asked, Interruption
-from multibranch.training.step import Objective, Step, arguments, longest_sequences
+from multibranch.training.step import Objective, Step, add_up, arguments, longest_sequences
 
 # What the update of all takes from one of them, and what says when they end.
 _ALIKE = (
@@ -369,12 +369,7 @@ class _Together:
 
     def _update(self) -> None:
         norm = self.optimiser.update()
-        skipped = self.optimiser.skipped
-        fine = skipped == 0
-        self.sums[:, :2] += torch.where(fine, self.losses, 0.0)
-        self.sums[:, 2] += torch.where(fine, norm, 0.0)
-        self.sums[:, 3] += skipped
-        self.sums[:, 4] = (self.sums[:, 4] + 1) * skipped
+        add_up(self.sums, self.losses, norm, self.optimiser.skipped)
 
 
 def why_alone(train: TrainConfig) -> str | None:
