@@ -85,21 +85,11 @@ class GraphedStep(Step):
         batch: PackedBatch = self.batch
         loss = self.objective(*arguments(batch, self.keeps), **self.longest)
         gradients = torch.autograd.grad(loss[0] * self.scale, self.optimiser.parameters)
-        if self.optimiser.mixed:
-            self.optimiser.gather(gradients, first=first)
-        else:
-            self._accumulate(gradients, first=first)
+        self.optimiser.gather(gradients, first=first)
         if first:
             self.losses.copy_(loss.detach())
         else:
             self.losses.add_(loss.detach())
-
-    def _accumulate(self, gradients: Sequence[Tensor], *, first: bool) -> None:
-        """The same for a float32 model, whose gradients live beside its own weights."""
-        for parameter in self.optimiser.parameters:
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-        self.optimiser.gather(gradients, first=first)
 
     def _finish(self) -> None:
         """Adam and the running sums."""

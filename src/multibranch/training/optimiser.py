@@ -80,7 +80,7 @@ class Optimiser:
     @torch.no_grad()
     def gather(self, gradients: Sequence[Tensor], *, first: bool) -> None:
         """Take the gradients of one batch of an update; the first replaces what was there."""
-        own = [m.grad for m in self.masters if m.grad is not None]
+        own = self._gradients()
         if first:
             torch._foreach_copy_(own, list(gradients))
         else:
@@ -89,10 +89,7 @@ class Optimiser:
     @torch.no_grad()
     def update(self) -> Tensor:
         """One step of Adam with the gathered gradients; gives back their norm, before clipping."""
-        for master in self.masters:
-            if master.grad is None:  # its layer was skipped
-                master.grad = torch.zeros_like(master)
-        gradients = [m.grad for m in self.masters if m.grad is not None]
+        gradients = self._gradients()
         norm = _whole(gradient_norm(gradients))
         self.skipped.copy_((~torch.isfinite(norm)).float())
         if self.clip_norm:
@@ -100,6 +97,13 @@ class Optimiser:
         self.adam.step()
         self.publish()
         return norm
+
+    def _gradients(self) -> list[Tensor]:
+        """Where gradients are gathered: zero where there was none yet, as of a skipped layer."""
+        for master in self.masters:
+            if master.grad is None:
+                master.grad = torch.zeros_like(master)
+        return [m.grad for m in self.masters if m.grad is not None]
 
     @torch.no_grad()
     def publish(self) -> None:

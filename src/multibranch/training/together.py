@@ -360,10 +360,6 @@ class _Together:
         losses = self.objective(self.keep, *batch, **self.longest)
         total = (losses[:, 0] * self.scale).sum()
         gradients = torch.autograd.grad(total, self.optimiser.parameters)
-        if not self.optimiser.mixed:
-            for parameter in self.optimiser.parameters:
-                if parameter.grad is None:
-                    parameter.grad = torch.zeros_like(parameter)
         self.optimiser.gather(gradients, first=True)
         self.losses.copy_(losses.detach())
 
