@@ -10,7 +10,6 @@ import math
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
@@ -29,7 +28,8 @@ from multibranch.nn.kernels import (
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cuda" if torch.cuda.is_available() and not INTERPRETED else "cpu"
-PATHS = ["plain", "triton"] if INTERPRETED or DEVICE == "cuda" else ["plain"]
+
+pytestmark = pytest.mark.usefixtures("fresh_inputs")
 
 # Lengths of the queries' and the keys' sequences, and the tokens in their tails.
 SHAPES = {
@@ -41,22 +41,6 @@ SHAPES = {
     "all-tail": ([0, 0], [0, 4], 20, 3),
     "longer-than-tiles": ([11, 100, 9], [40, 3, 70], 1, 1),
 }
-
-
-@pytest.fixture(params=PATHS)
-def path(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Both paths in turn; on the plain one the kernels are switched off."""
-    if request.param == "plain":
-        with use_reference():
-            yield "plain"
-    else:
-        yield "triton"
-
-
-@pytest.fixture(autouse=True)
-def fresh_inputs() -> None:
-    """New random inputs in every run; pytest shows the seed of a test that fails."""
-    print("torch.manual_seed", torch.seed())
 
 
 def boundaries_of(lengths: list[int]) -> Tensor:
@@ -266,7 +250,7 @@ def test_compiles_without_a_graph_break(path: str) -> None:
         torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.skipif("triton" not in PATHS, reason="no Triton path in this process")
+@pytest.mark.usefixtures("triton")
 def test_triton_operators_keep_pytorchs_rules() -> None:
     """Schema, shapes without data, autograd and compilation, by PyTorch's own checker."""
     intervals = kernels._intervals(segments_of([9, 7], 1), segments_of([9, 7], 1), False)
@@ -280,7 +264,7 @@ def test_triton_operators_keep_pytorchs_rules() -> None:
     )
 
 
-@pytest.mark.skipif("triton" not in PATHS, reason="no Triton path in this process")
+@pytest.mark.usefixtures("triton")
 def test_triton_gives_the_same_with_any_tiles() -> None:
     from multibranch.nn import triton_kernels
 
@@ -342,7 +326,7 @@ def test_dropout_keeps_the_mean(path: str) -> None:
     assert ((draws.mean(0) - exact).abs() / spread).max() < 4.5
 
 
-@pytest.mark.skipif("triton" not in PATHS, reason="no Triton path in this process")
+@pytest.mark.usefixtures("triton")
 @pytest.mark.parametrize("causal", [False, True])
 def test_triton_dropout_equals_its_definition(causal: bool) -> None:
     """The factors that were drawn are read off by values that form an identity, then held fixed."""
@@ -401,7 +385,7 @@ def test_compiled_dropout_draws_once_for_both_passes(path: str) -> None:
     assert sums[0] != sums[1]
 
 
-@pytest.mark.skipif("triton" not in PATHS, reason="no Triton path in this process")
+@pytest.mark.usefixtures("triton")
 def test_triton_dropout_differs_by_call_and_repeats_by_seed() -> None:
     qkv, segments = random(30, 3, 2, 16), segments_of([30], 0)
     outputs = []

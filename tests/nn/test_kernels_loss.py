@@ -4,30 +4,19 @@ As in test_kernels.py, whose `test_kernels_through_the_interpreter` runs this fi
 """
 
 import os
-from collections.abc import Iterator
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from multibranch.nn.kernels import smoothed_cross_entropy, use_reference
+from multibranch.nn.kernels import smoothed_cross_entropy
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cuda" if torch.cuda.is_available() and not INTERPRETED else "cpu"
-PATHS = ["plain", "triton"] if INTERPRETED or DEVICE == "cuda" else ["plain"]
 PAD = 1
 
-
-@pytest.fixture(params=PATHS)
-def path(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Both paths in turn, with new random inputs; pytest shows the seed of a test that fails."""
-    print("torch.manual_seed", torch.seed())
-    if request.param == "plain":
-        with use_reference():
-            yield "plain"
-    else:
-        yield "triton"
+pytestmark = pytest.mark.usefixtures("fresh_inputs")
 
 
 def problem(n: int, d: int, vocabulary: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
@@ -151,7 +140,7 @@ def test_compiles_without_a_graph_break(path: str) -> None:
         torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.skipif("triton" not in PATHS, reason="no Triton path in this process")
+@pytest.mark.usefixtures("triton")
 def test_triton_operator_keeps_pytorchs_rules() -> None:
     arguments = (*problem(7, 8, 24, torch.float32), 0.1, PAD, True)
     torch.library.opcheck(torch.ops.multibranch.smoothed_cross_entropy, arguments)

@@ -4,7 +4,6 @@ As in test_kernels.py, whose `test_kernels_through_the_interpreter` runs this fi
 """
 
 import os
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -16,23 +15,11 @@ from multibranch.nn.kernels import (
     make_segments,
     packed_self_attention,
     smoothed_cross_entropy,
-    use_reference,
 )
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cuda" if torch.cuda.is_available() and not INTERPRETED else "cpu"
-PATHS = ["plain", "triton"] if INTERPRETED or DEVICE == "cuda" else ["plain"]
 MODELS = 3
-
-
-@pytest.fixture(params=PATHS)
-def path(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Both paths in turn."""
-    if request.param == "plain":
-        with use_reference():
-            yield "plain"
-    else:
-        yield "triton"
 
 
 class Loss(torch.nn.Module):
