@@ -141,9 +141,12 @@ def read_config(folder: str | Path) -> dict[str, Any]:
             f"{path} describes a model of type {config.get('model_type')!r}, not {MODEL_TYPE!r}"
             + (": it is a classifier, for `multibranch classify`" if classifies else "")
         )
-    if classifies or config.get("is_encoder_decoder") is False:
-        what = "a classifier" if classifies else "an encoder by itself"
-        raise UserError(f"{path} describes {what}, not an encoder-decoder")
+    if classifies:
+        raise UserError(
+            f"{path} describes a classifier, not an encoder-decoder: use `multibranch classify`"
+        )
+    if config.get("is_encoder_decoder") is False:
+        raise UserError(f"{path} describes an encoder by itself, not an encoder-decoder")
     return config
 
 

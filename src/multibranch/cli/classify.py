@@ -1,12 +1,13 @@
-"""Classify lines from standard input with a fine-tuned encoder.
+"""Classify lines from standard input with a fine-tuned encoder or another saved classifier.
 
   multibranch classify runs/sst2 < reviews.txt > labels.tsv
   echo "What a film." | multibranch classify runs/sst2 --json
   paste first.txt second.txt | multibranch classify runs/mrpc
 
-A line is one text; for a model of pairs, two texts separated by a tab. For every line there is one
-line on standard output: the label, then each label with its probability, separated by tabs; with
---json, an object with the label and the probabilities.
+A line is one text; for a model of pairs, two texts separated by a tab. Where a folder does not say
+which it is, as one that transformers saved, the first line does. For every line there is one line
+on standard output: the label, then each label with its probability, separated by tabs; with --json,
+an object with the label and the probabilities.
 """
 
 import argparse
@@ -15,7 +16,9 @@ import argparse
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     from multibranch.cli.searching import add_device
 
-    parser.add_argument("model", metavar="DIR", help="a folder that `multibranch train` wrote")
+    parser.add_argument(
+        "model", metavar="DIR", help="a folder that `multibranch train` wrote, or save_pretrained"
+    )
     add_device(parser)
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
 

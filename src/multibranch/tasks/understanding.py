@@ -20,7 +20,7 @@ import torch
 
 from multibranch import configuration
 from multibranch.device import choose_device
-from multibranch.directory import check_folder, read_json
+from multibranch.directory import CONFIG, MODEL_TYPE, check_folder, read_json
 from multibranch.disk import check_place, replaced_folder
 from multibranch.errors import UserError, counted
 from multibranch.metrics import Score
@@ -29,7 +29,7 @@ from multibranch.tasks.understanding_data import Examples, number, read_examples
 from multibranch.tasks.understanding_loop import Epoch, fine_tune, predict, uses_bfloat16
 from multibranch.tasks.understanding_tokens import tokenise
 
-_CONFIG = "config.yaml"
+_SETTINGS = "config.yaml"
 _LOT = 1024  # lines that `classify` reads before it answers
 
 
@@ -72,7 +72,7 @@ def train_classifier(
         )
     train, valid = (corpus.examples(split, labels) for split in ("train", "valid"))
     tokenizer, model = _model(config, list(labels.values()))
-    length = _longest(config, tokenizer, model)
+    length = min(config.data.max_length, _longest(tokenizer, model))
     tokens = {
         name: tokenise(tokenizer, part, max_length=length)
         for name, part in (("train", train), ("valid", valid))
@@ -109,6 +109,11 @@ def evaluate_classifier(
     """Score a trained classifier on a split of its data, or on another file with its columns."""
     classifier = Classifier.load(folder, device=device)
     config = classifier.config
+    if config is None:
+        raise UserError(
+            f"{folder} has no {_SETTINGS}, which says what data it is for: only what `multibranch "
+            "train` wrote can be evaluated"
+        )
     if data_folder is not None:
         config.data.folder = data_folder
     corpus = config.data.corpus()
@@ -122,10 +127,13 @@ def evaluate_classifier(
 
 
 class Classifier:
-    """A trained classifier: texts in, labels and their probabilities out."""
+    """A trained classifier: texts in, labels and their probabilities out.
+
+    config: how it was fine-tuned; None for one that `transformers` saved.
+    """
 
     def __init__(
-        self, model: Any, tokenizer: Any, config: UnderstandingConfig, device: torch.device
+        self, model: Any, tokenizer: Any, config: UnderstandingConfig | None, device: torch.device
     ) -> None:
         self.model = model
         self.tokenizer = tokenizer
@@ -136,58 +144,71 @@ class Classifier:
 
     @classmethod
     def load(cls, folder: str | Path, *, device: str = "auto") -> "Classifier":
-        """From a folder that `multibranch train` wrote."""
+        """From a folder that `multibranch train` or, of a classifier, `save_pretrained` wrote."""
         folder = Path(folder)
         check_folder(folder)
-        if (folder / _CONFIG).is_file():
-            task = configuration.peek(folder / _CONFIG, "task")
+        if (folder / _SETTINGS).is_file():
+            task = configuration.peek(folder / _SETTINGS, "task")
             if task in ("translation", "code"):
                 verb = "translate" if task == "translation" else "generate"
                 raise UserError(
                     f"{folder} is a model of the task {task}, no classifier: use `multibranch "
                     f"{verb}` or `multibranch evaluate` for it"
                 )
-        if not (folder / _CONFIG).is_file() or not (folder / "config.json").is_file():
-            raise UserError(
-                f"{folder} is no classifier: it has no {_CONFIG} and config.json of a trained one"
-            )
-        config = configuration.load(UnderstandingConfig, folder / _CONFIG)
+        if not (folder / CONFIG).is_file():
+            raise UserError(f"{folder} is no classifier: it has no {CONFIG} of a trained one")
+        named = read_json(folder / CONFIG).get("architectures")
+        config = None
+        if (folder / _SETTINGS).is_file():
+            config = configuration.load(UnderstandingConfig, folder / _SETTINGS)
+        elif "ForSequenceClassification" not in str(named):
+            raise UserError(f"{folder} is no classifier: {CONFIG} names the architectures {named}")
         _check_transformers()
         from multibranch.hub.backbone import load_classifier
 
-        read_json(folder / "config.json")
-        return cls(*load_classifier(folder), config, choose_device(device))
+        model, tokenizer = load_classifier(folder)
+        kind = model.config.problem_type or "single_label_classification"
+        if kind != "single_label_classification" or model.config.num_labels < 2:
+            raise UserError(
+                f"{folder} does not choose one of several labels: use it with `transformers`"
+            )
+        return cls(model, tokenizer, config, choose_device(device))
 
     @cached_property
-    def pieces(self) -> int:
-        """How many pieces of text an example has: 1, or 2 for pairs."""
-        return len(self.config.data.corpus().columns.text)
+    def pieces(self) -> int | None:
+        """How many pieces of text an example has: 1, or 2 for pairs; None where it is not said."""
+        return None if self.config is None else len(self.config.data.corpus().columns.text)
 
     def probabilities(self, texts: Sequence[tuple[str, ...]]) -> torch.Tensor:
         """(n, labels), for texts of one or two pieces each."""
-        tokens = tokenise(
-            self.tokenizer,
-            Examples(list(texts), [0] * len(texts)),
-            max_length=_longest(self.config, self.tokenizer, self.model),
-        )
-        bfloat16 = uses_bfloat16(self.config.train.precision, self.device)
+        config = self.config
+        length = _longest(self.tokenizer, self.model)
+        if config is not None:
+            length = min(length, config.data.max_length)
+        examples = Examples(list(texts), [0] * len(texts))
+        tokens = tokenise(self.tokenizer, examples, max_length=length)
+        precision = "auto" if config is None else config.train.precision
+        bfloat16 = uses_bfloat16(precision, self.device)
         return predict(self.model, tokens, device=self.device, bfloat16=bfloat16)
 
     def classify(self, lines: Iterable[str]) -> Iterator[dict[str, Any]]:
-        """Label and probabilities of each line; the pieces of a pair are separated by a tab."""
+        """Label and probabilities of each line; the pieces of a pair are separated by a tab.
+
+        Where the model does not say whether it is for pairs, the first line does.
+        """
+        pieces = self.pieces
         lot: list[tuple[str, ...]] = []
         for line_number, line in enumerate(lines, 1):
-            pieces = (
-                tuple(line.rstrip("\r\n").split("\t"))
-                if self.pieces == 2
-                else (line.rstrip("\r\n"),)
-            )
-            if len(pieces) != self.pieces:
+            text = line.rstrip("\r\n")
+            found = (text,) if pieces == 1 else tuple(text.split("\t"))
+            pieces = pieces or min(len(found), 2)
+            if len(found) != pieces:
+                told = "this model classifies" if self.pieces else "the first line has a tab, for"
                 raise UserError(
-                    f"line {line_number}: this model classifies pairs, two texts separated by a "
-                    f"tab; this line has {len(pieces)}"
+                    f"line {line_number}: {told} pairs, two texts separated by a tab; this line "
+                    f"has {len(found)}"
                 )
-            lot.append(pieces)
+            lot.append(found)
             if len(lot) == _LOT:
                 yield from self._answers(lot)
                 lot = []
@@ -257,7 +278,7 @@ def _check_output(folder: Path) -> None:
         return
     if not folder.is_dir():
         raise UserError(f"{folder} is a file: choose another train.output")
-    run = folder / _CONFIG
+    run = folder / _SETTINGS
     ours = run.is_file() and configuration.peek(run, "task") == "understanding"
     if any(folder.iterdir()) and not ours:
         raise UserError(
@@ -308,15 +329,18 @@ def _model(config: UnderstandingConfig, names: Sequence[str]) -> tuple[Any, Any]
     return tokenizer, model
 
 
-def _longest(config: UnderstandingConfig, tokenizer: Any, model: Any) -> int:
+def _longest(tokenizer: Any, model: Any) -> int:
     """How many tokens an example may have: not every tokenizer knows what its encoder can read."""
     table = getattr(getattr(model.base_model, "embeddings", None), "position_embeddings", None)
-    if table is None:
-        positions = getattr(model.config, "max_position_embeddings", tokenizer.model_max_length)
-    else:  # RoBERTa's begin behind the number of its padding
+    config = model.config
+    if table is not None:  # RoBERTa's begin behind the number of its padding
         first = 0 if table.padding_idx is None else table.padding_idx + 1
         positions = table.num_embeddings - first
-    return min(config.data.max_length, tokenizer.model_max_length, positions)
+    elif config.model_type == MODEL_TYPE:
+        positions = config.max_length
+    else:
+        positions = getattr(config, "max_position_embeddings", tokenizer.model_max_length)
+    return min(tokenizer.model_max_length, positions)
 
 
 def _write(
@@ -334,7 +358,7 @@ def _write(
     with replaced_folder(folder) as new, quietly():
         model.save_pretrained(new)
         tokenizer.save_pretrained(new)
-        (new / _CONFIG).write_text(configuration.to_yaml(config), encoding="utf-8")
+        (new / _SETTINGS).write_text(configuration.to_yaml(config), encoding="utf-8")
         lines = [json.dumps(asdict(epoch)) for epoch in epochs]
         (new / "metrics.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
         name = config.data.glue or Path(config.data.train or "").name

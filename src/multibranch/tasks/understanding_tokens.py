@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from multibranch.directory import MODEL_TYPE
 from multibranch.tasks.understanding_data import Examples
 
 _WIDTH_STEP = 16  # batches are as wide as the next multiple of this: few shapes, little padding
@@ -51,9 +52,10 @@ class Batch:
     def inputs(self, model: nn.Module) -> dict[str, Tensor]:
         """What a model of `transformers` takes."""
         mask = self.mask
-        if getattr(model.config, "_attn_implementation", None) == "sdpa":
+        config: Any = model.config
+        if config._attn_implementation == "sdpa" and config.model_type != MODEL_TYPE:
             # As attention takes it: made from the other form, it would be asked for its values,
-            # and the host would wait for the device.
+            # and the host would wait for the device. Our own encoder marks padding by ids.
             mask = mask.bool()[:, None, None, :]
         inputs = {"input_ids": self.ids, "attention_mask": mask}
         if self.types is not None:

@@ -1,0 +1,146 @@
+"""`multibranch classify` with a classifier that `transformers` saved: its own answers."""
+
+import os
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+import io
+import json
+
+import pytest
+import torch
+from transformers import AutoModelForSequenceClassification, AutoTokenizer, BertConfig
+
+from multibranch.cli import main
+from multibranch.errors import UserError
+from multibranch.hub import (
+    MultiBranchConfig,
+    MultiBranchEncoderModel,
+    MultiBranchForSequenceClassification,
+    MultiBranchTokenizer,
+    branch_out,
+)
+from multibranch.tasks.understanding import Classifier, evaluate_classifier
+from multibranch.text import TextPipeline, TextSettings, WordCounter, learn_words
+
+WORDS = ["the", "film", "is", "a", "good", "bad", "great", "poor"]
+NAMES = {0: "minus", 1: "plus", 2: "neither"}
+SMALL = {
+    "source_vocabulary": len(WORDS) + 4,
+    "target_vocabulary": len(WORDS) + 4,
+    "width": 16,
+    "hidden": 32,
+    "heads": 2,
+    "encoder_layers": 2,
+    "max_length": 24,
+}
+
+
+def save_tokenizer(folder) -> None:
+    counter = WordCounter()
+    counter.update(dict.fromkeys(WORDS, 9))
+    settings = TextSettings(kind="classification", source="en", target="en")
+    TextPipeline(settings, learn_words(counter, size=len(WORDS) + 4)).save(folder)
+    MultiBranchTokenizer.from_pretrained(folder).save_pretrained(folder)
+
+
+def drawn_anew(model):
+    """Weights that tell texts apart."""
+    torch.manual_seed(3)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.3)
+    return model.eval()
+
+
+@pytest.fixture(scope="module", params=["ours", "branched"])
+def saved(request, tmp_path_factory):
+    """A folder with a classifier of our own, or a branched BERT's, and a tokenizer."""
+    folder = tmp_path_factory.mktemp(request.param)
+    save_tokenizer(folder)
+    if request.param == "ours":
+        config = MultiBranchConfig(**SMALL, id2label=NAMES)
+        model = MultiBranchForSequenceClassification(config)
+    else:
+        shape = {"vocab_size": 12, "hidden_size": 16, "num_hidden_layers": 1, "pad_token_id": 1}
+        shape |= {"num_attention_heads": 2, "intermediate_size": 32, "max_position_embeddings": 24}
+        bert = AutoModelForSequenceClassification.from_config(BertConfig(**shape, id2label=NAMES))
+        model = branch_out(bert, branches=2)
+    drawn_anew(model).save_pretrained(folder)
+    return folder
+
+
+@torch.no_grad()
+def wanted(folder, *texts):
+    """What `transformers` makes of each example by itself."""
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    rows = []
+    for text in texts:
+        inputs = tokenizer(*text, truncation=True, max_length=24, return_tensors="pt")
+        inputs.pop("token_type_ids", None)
+        rows.append(model(**inputs).logits.softmax(-1))
+    return torch.cat(rows)
+
+
+def classified(folder, lines, monkeypatch, capsys):
+    text = "".join(f"{line}\n" for line in lines)
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode()), encoding="utf-8"))
+    assert main(["classify", str(folder), "--device", "cpu", "--json"]) == 0
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+@pytest.mark.parametrize("pairs", [False, True])
+def test_the_answers_are_those_of_transformers(saved, pairs, monkeypatch, capsys):
+    """Texts of several lengths, one of them longer than the encoder reads, in one batch."""
+    texts = [("the film is good",), ("bad",), ("a great film " * 12,), ("poor is the film",)]
+    if pairs:
+        texts = [(*text, "a poor film") for text in texts]
+    found = classified(saved, ["\t".join(text) for text in texts], monkeypatch, capsys)
+    expected = wanted(saved, *texts)
+    for answer, row in zip(found, expected, strict=True):
+        assert list(answer["probabilities"]) == list(NAMES.values())
+        assert list(answer["probabilities"].values()) == pytest.approx(row.tolist(), abs=1e-5)
+        assert answer["label"] == NAMES[int(row.argmax())]
+    assert expected.std(0).max() > 0.01  # they do not answer the same to everything
+
+
+def test_the_first_line_says_whether_lines_are_pairs(saved):
+    classifier = Classifier.load(saved, device="cpu")
+    assert len(list(classifier.classify(["a film\n", "a\tfilm\n"]))) == 2  # a blank like others
+    with pytest.raises(UserError, match=r"line 2: the first line has a tab, .* this line has 1"):
+        list(classifier.classify(["a\tfilm\n", "a film\n"]))
+    with pytest.raises(UserError, match=r"line 1: .* this line has 3"):
+        list(classifier.classify(["a\tgood\tfilm\n"]))
+
+
+def test_it_cannot_be_evaluated_and_that_says_why(saved, capsys):
+    with pytest.raises(UserError, match=r"has no config.yaml, which says what data it is for"):
+        evaluate_classifier(saved)
+    assert main(["evaluate", str(saved)]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "`multibranch classify`" in said
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "said"),
+    [
+        (MultiBranchEncoderModel, {}, "is no classifier: config.json names"),
+        (MultiBranchForSequenceClassification, {"num_labels": 1}, "one of several labels"),
+        (
+            MultiBranchForSequenceClassification,
+            {"problem_type": "multi_label_classification"},
+            "does not choose one of several labels: use it with `transformers`",
+        ),
+    ],
+)
+def test_what_does_not_choose_a_label_is_refused_in_one_line(
+    tmp_path, capsys, kind, settings, said
+):
+    kind(MultiBranchConfig(**SMALL, **settings)).save_pretrained(tmp_path)
+    save_tokenizer(tmp_path)
+    capsys.readouterr()
+    assert main(["classify", str(tmp_path)]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == "" and captured.err.count("\n") == 1
+    assert said in captured.err
