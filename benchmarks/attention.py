@@ -10,7 +10,6 @@ batch by them and by the plain path that they replace.
 
 import argparse
 import json
-import platform
 import statistics
 import sys
 import time
@@ -22,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from multibranch.device import device_name
 from multibranch.nn import MultiBranchAttention, kernels
 
 # width, heads: IWSLT's small and default models, WMT's
@@ -174,10 +174,9 @@ def main() -> int:
         packed = [measure_packed(n, dropout, **said) for n in BRANCHES for dropout in DROPOUTS]
         print_packed(packed)
     if args.json:
-        device = torch.cuda.get_device_name() if args.device == "cuda" else platform.machine()
         record = {
             "command": " ".join(["python", *sys.argv]),
-            "device": device,
+            "device": device_name(args.device),
             "threads": torch.get_num_threads(),
             "torch": torch.__version__,
             "unit": "milliseconds, forward and forward with backward",

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import statistics
 import sys
 import time
@@ -23,6 +22,7 @@ from typing import Any
 import torch
 from transformers import BertConfig, BertForSequenceClassification
 
+from multibranch.device import device_name
 from multibranch.hub import branch_out
 from multibranch.tasks.understanding_config import ClassifierTraining
 from multibranch.tasks.understanding_loop import make_updates
@@ -119,7 +119,7 @@ def main() -> int:
     ways = [True, False] if device.type == "cuda" else [False]
     content: dict[str, Any] = {
         "command": " ".join(["python", *sys.argv]),
-        "device": torch.cuda.get_device_name() if device.type == "cuda" else platform.machine(),
+        "device": device_name(device),
         "torch": torch.__version__,
         "measured": [measure(args, device, graphs=graphs) for graphs in ways],
     }

@@ -24,7 +24,6 @@ import gc
 import json
 import lzma
 import math
-import platform
 import sys
 import time
 from collections import Counter
@@ -39,6 +38,7 @@ import torch
 from multibranch import configuration
 from multibranch.data import PackedBatches, PreparedData
 from multibranch.decoding import Hypothesis
+from multibranch.device import device_name
 from multibranch.errors import UserError
 from multibranch.metrics import exact_match, mean_sentence_bleu, multi_bleu, parses, sentence_bleu
 from multibranch.tasks.code import (
@@ -284,9 +284,7 @@ def one(
 
 
 def machine(device: str) -> dict[str, str]:
-    on_gpu = device.startswith("cuda")
-    name = torch.cuda.get_device_name() if on_gpu else platform.machine()
-    return {"device": name, "torch": torch.__version__}
+    return {"device": device_name(device), "torch": torch.__version__}
 
 
 def forget() -> None:

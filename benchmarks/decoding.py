@@ -17,7 +17,6 @@ of tokens, so that all engines do the same work.
 """
 
 import argparse
-import contextlib
 import itertools
 import json
 import lzma
@@ -39,6 +38,7 @@ from multibranch.decoding import Ensemble, SearchOptions, generate
 from multibranch.decoding.generate import batches, default_batch_tokens, pad
 from multibranch.decoding.graphs import GraphRecorder
 from multibranch.decoding.translator import PRECISIONS, saved_options, unused_ids
+from multibranch.device import device_name
 from multibranch.directory import load_model, load_text
 from multibranch.nn import MultiBranchTransformer
 from multibranch.nn.stepper import Stepper
@@ -346,18 +346,9 @@ def main() -> None:
         Path(args.json).write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
 
 
-def _processor() -> str:
-    """What the processor calls itself, where that can be had."""
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.machine()
-
-
 def _machine(device: torch.device) -> dict[str, Any]:
     return {
-        "device": torch.cuda.get_device_name() if device.type == "cuda" else _processor(),
+        "device": device_name(device),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,

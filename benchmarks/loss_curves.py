@@ -14,7 +14,6 @@ differences of runs with one seed, which says whether it is chance.
 import argparse
 import json
 import math
-import platform
 import shutil
 import statistics
 import sys
@@ -27,6 +26,7 @@ from typing import Any
 import torch
 
 from multibranch.data import PreparedData
+from multibranch.device import device_name
 from multibranch.nn import kernels
 from multibranch.training import Config, DataConfig, ModelConfig, TrainConfig, Trainer
 
@@ -181,7 +181,7 @@ def _record(args: argparse.Namespace, runs: list[dict[str, Any]]) -> dict[str, A
     both = {run["path"] for run in runs} == {"fast", "reference"}
     return {
         "command": " ".join(["python", *sys.argv]),
-        "device": torch.cuda.get_device_name() if args.device == "cuda" else platform.machine(),
+        "device": device_name(args.device),
         "torch": torch.__version__,
         "model": MODELS[args.device] | {"branches": 3, "drop_branch": 0.3},
         "comparison": compare(runs) if both else [],

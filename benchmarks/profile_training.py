@@ -9,7 +9,6 @@ mostly waiting for launches unless they are captured. On a CPU, operators take t
 
 import argparse
 import json
-import platform
 import re
 import sys
 import tempfile
@@ -22,6 +21,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from multibranch.data import PreparedData
+from multibranch.device import device_name
 from multibranch.nn import kernels
 from multibranch.training import Config, DataConfig, ModelConfig, TrainConfig, Trainer
 
@@ -169,7 +169,7 @@ def main() -> int:
             results.append({"name": name, "error": f"{type(error).__name__}: {error}"[:500]})
     record = {
         "command": " ".join(["python", *sys.argv]),
-        "device": torch.cuda.get_device_name() if args.device == "cuda" else platform.machine(),
+        "device": device_name(args.device),
         "torch": torch.__version__,
         "results": results,
     }

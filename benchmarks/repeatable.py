@@ -23,6 +23,7 @@ from safetensors.torch import load_file
 
 from multibranch import configuration
 from multibranch.data import PreparedData
+from multibranch.device import device_name
 from multibranch.errors import UserError
 from multibranch.training import Config, Trainer
 
@@ -90,7 +91,7 @@ def main() -> int:
         }
         record = {
             "command": " ".join(["python", *sys.argv]),
-            "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU",
+            "device": device_name(),
             "torch": str(torch.__version__),
             "python": platform.python_version(),
             "updates": args.updates,

@@ -33,6 +33,7 @@ import yaml
 from safetensors.torch import load_file
 
 from multibranch.data.builtin import builtin
+from multibranch.device import device_name
 
 MODEL = {
     "width": 32,
@@ -232,7 +233,7 @@ def main() -> int:
     print(f"reference: {args.updates} updates in {seconds:.0f} s", flush=True)
     record: dict[str, Any] = {
         "command": " ".join(["python", *sys.argv]),
-        "machine": platform.processor() or platform.machine(),
+        "machine": device_name("cpu"),
         "torch": torch.__version__,
         "python": platform.python_version(),
         "model": MODEL,

@@ -37,6 +37,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from multibranch.device import device_name
 from multibranch.errors import UserError, counted
 from multibranch.study.bench import Bench, parse_data
 from multibranch.study.company import Companies
@@ -46,7 +47,6 @@ from multibranch.study.plan import choose, load_study
 from multibranch.study.trial import (
     HYPOTHESES,
     Stopped,
-    device_name,
     read_lines,
     read_record,
     run_trials,

@@ -23,6 +23,7 @@ import torch
 
 from multibranch import configuration
 from multibranch.data import PreparedData
+from multibranch.device import device_name
 from multibranch.errors import UserError, counted
 from multibranch.training import Config, Trainer
 from multibranch.training.together import run_together
@@ -91,7 +92,7 @@ def main() -> int:
         if args.json and results:
             record = {
                 "command": " ".join(["python", *sys.argv]),
-                "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU",
+                "device": device_name(),
                 "torch": str(torch.__version__),
                 "python": platform.python_version(),
                 "updates": args.updates,

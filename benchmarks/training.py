@@ -25,6 +25,7 @@ from typing import Any, cast
 import torch
 
 from multibranch.data import PreparedData
+from multibranch.device import device_name
 from multibranch.nn import DecoderBlock, kernels
 from multibranch.training import Config, DataConfig, ModelConfig, TrainConfig, Trainer
 from multibranch.training.graphed import GraphedStep
@@ -236,10 +237,9 @@ def main() -> int:
         except Exception as error:
             results.append({"name": row.name, "error": f"{type(error).__name__}: {error}"[:2000]})
         print(json.dumps(results[-1]), flush=True)
-    name = torch.cuda.get_device_name() if args.device == "cuda" else platform.processor()
     record: dict[str, Any] = {
         "command": " ".join(["python", *sys.argv]),
-        "device": name,
+        "device": device_name(args.device),
         "torch": torch.__version__,
         "python": platform.python_version(),
         "results": results,

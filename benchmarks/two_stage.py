@@ -8,7 +8,6 @@ is best on the validation set, and scored with BLEU on tokenised text.
 
 import argparse
 import json
-import platform
 import sys
 import time
 from pathlib import Path
@@ -18,6 +17,7 @@ import torch
 
 from multibranch.data import PreparedData
 from multibranch.decoding import Translator
+from multibranch.device import device_name
 from multibranch.directory import load_model
 from multibranch.metrics import multi_bleu
 from multibranch.nn import branch_similarity
@@ -148,7 +148,7 @@ def main() -> int:
     stages += [("continued", second)] if args.continued else []
     record: dict[str, Any] = {
         "command": " ".join(["python", *sys.argv]),
-        "device": torch.cuda.get_device_name() if args.device == "cuda" else platform.processor(),
+        "device": device_name(args.device),
         "torch": torch.__version__,
         "stages": [],
     }

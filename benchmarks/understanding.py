@@ -18,7 +18,6 @@ import dataclasses
 import gc
 import json
 import os
-import platform
 import queue
 import sys
 import time
@@ -32,6 +31,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import torch
 from torch import nn
 
+from multibranch.device import device_name
 from multibranch.metrics import Score, summarise
 from multibranch.tasks.understanding_config import SCORES as FUNCTIONS
 from multibranch.tasks.understanding_config import ClassifierTraining
@@ -298,10 +298,9 @@ class Campaign:
         """The whole result as JSON, replaced at once."""
         if self.args.json is None:
             return
-        on_gpu = self.args.device.startswith("cuda")
         content = {
             "command": " ".join(["python", *sys.argv]),
-            "device": torch.cuda.get_device_name() if on_gpu else platform.machine(),
+            "device": device_name(self.args.device),
             "torch": torch.__version__,
             "layer_drop": LAYER_DROP,
             "tasks": TASKS,

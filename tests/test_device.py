@@ -1,9 +1,11 @@
-"""Which device a setting means, and what is said of one that is none."""
+"""Which device a setting means, what it is called, and what is said of one that is none."""
+
+from pathlib import Path
 
 import pytest
 import torch
 
-from multibranch.device import choose_device
+from multibranch.device import choose_device, device_name
 from multibranch.errors import UserError
 
 
@@ -21,3 +23,28 @@ def test_a_gpu_that_is_not_there_is_an_error() -> None:
         choose_device("cuda")
     assert choose_device("auto") == torch.device("cpu")
     assert choose_device(torch.device("cpu")) == torch.device("cpu")
+
+
+@pytest.mark.parametrize(
+    ("told", "name"),
+    [
+        (
+            "processor\t: 0\nmodel name\t: Some CPU 2 GHz\ncache size\t: 9 KB\n",
+            "Some CPU 2 GHz",
+        ),
+        ("processor\t: 0\nBogoMIPS\t: 50.00\n", "unknown riscv"),  # no name there
+        (None, "unknown riscv"),  # not Linux
+    ],
+)
+def test_a_processor_is_named_where_linux_tells(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: str | None, name: str
+) -> None:
+    if told is not None:
+        (tmp_path / "cpuinfo").write_text(told)
+    asked: list[str] = []
+    monkeypatch.setattr(
+        "multibranch.device.Path", lambda path: asked.append(path) or tmp_path / "cpuinfo"
+    )
+    monkeypatch.setattr("platform.machine", lambda: "riscv")
+    assert device_name("cpu") == name
+    assert asked == ["/proc/cpuinfo"]

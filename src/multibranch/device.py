@@ -1,4 +1,8 @@
-"""Which device is meant by auto, cpu, cuda or cuda:1."""
+"""Which device is meant by auto, cpu, cuda or cuda:1, and what it is called."""
+
+import contextlib
+import platform
+from pathlib import Path
 
 import torch
 
@@ -35,3 +39,15 @@ def choose_device(
                 f"{'' if local_rank is None else many}set {option}"
             )
     return chosen
+
+
+def device_name(device: str | torch.device = "auto") -> str:
+    """What a device calls itself, for records: a GPU, or the processor where Linux tells."""
+    chosen = choose_device(device)
+    if chosen.type == "cuda":
+        return torch.cuda.get_device_name(chosen)
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return f"unknown {platform.machine()}"

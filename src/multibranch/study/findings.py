@@ -8,12 +8,12 @@ import torch
 
 from multibranch import __version__
 from multibranch.data import PreparedData
+from multibranch.device import device_name
 from multibranch.disk import write_json
 from multibranch.errors import UserError
 from multibranch.study.bench import Bench
 from multibranch.study.scoring import scores_of
 from multibranch.study.telling import Tell
-from multibranch.study.trial import device_name
 from multibranch.tasks.evaluation import decode_split
 
 SHOWN = 5  # trials that a search tells of at its end

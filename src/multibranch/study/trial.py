@@ -13,7 +13,6 @@ import fcntl
 import gc
 import gzip
 import json
-import platform
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -27,6 +26,7 @@ import torch
 from multibranch import __version__
 from multibranch.data import PreparedData
 from multibranch.decoding import Translator
+from multibranch.device import device_name
 from multibranch.directory import load_model
 from multibranch.disk import write_json
 from multibranch.errors import UserError
@@ -386,10 +386,3 @@ def is_claimed(folder: Path) -> bool:
             return False
     except Busy:
         return True
-
-
-def device_name(device: str) -> str:
-    """The device that trials run on, for their records."""
-    if device != "cpu" and torch.cuda.is_available():
-        return torch.cuda.get_device_name()
-    return f"{platform.machine()} CPU"
