@@ -353,27 +353,82 @@ def test_where_one_run_ends_early_none_waits_for_it(
         run_together([partial(trained, config), end])
 
 
+def interrupt(table: Table, number: int) -> None:
+    """Send this process a signal, and wait until it has been noted."""
+    os.kill(os.getpid(), number)
+    while table.interruption.signal is None:
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("moment", ["setting up", "validating"])
 def test_a_signal_stops_all_at_one_update_from_which_they_go_on(
-    toy: Path, tmp_path: Path, tiny: SimpleNamespace
+    toy: Path, tmp_path: Path, tiny: SimpleNamespace, moment: str
 ) -> None:
     def terminated(config: Config, table: Table) -> Outcome:
         def at_update_4(record: dict[str, Any]) -> None:
-            if record["update"] == 4:
-                os.kill(os.getpid(), signal.SIGTERM)
+            if record["update"] == 4 and moment == "validating":
+                interrupt(table, signal.SIGTERM)
 
-        data = PreparedData.open(str(config.data.folder))
-        return Trainer(config, data, table=table, watch=at_update_4, quiet=True).run()
+        if moment == "setting up":
+            interrupt(table, signal.SIGTERM)
+        return watching(config, at_update_4, table)
 
     configs = [tiny.config(toy, tmp_path / str(seed), seed=seed, **ALIKE) for seed in (1, 2)]
     before = signal.getsignal(signal.SIGTERM)
     stopped = run_together([partial(terminated, configs[0]), partial(trained, configs[1])])
     assert signal.getsignal(signal.SIGTERM) == before
     assert [outcome.signal for outcome in stopped] == [signal.SIGTERM] * 2
-    assert 4 <= stopped[0].progress.update == stopped[1].progress.update < 12
+    last = 1 if moment == "setting up" else 5
+    assert [outcome.progress.update for outcome in stopped] == [last, last]
     assert [outcome.progress.update for outcome in together(*configs)] == [12, 12]
     for seed in (1, 2):
         tiny.run(toy, tmp_path / f"{seed}-alone", seed=seed, **ALIKE)
         assert_same_weights(tmp_path / str(seed), tmp_path / f"{seed}-alone")
+
+
+def test_a_signal_after_the_last_update_is_for_whoever_heard_signals_before(
+    toy: Path, tmp_path: Path, tiny: SimpleNamespace
+) -> None:
+    """There is nothing left to stop here; a study must not go on with its next trials."""
+    heard: list[int] = []
+
+    def terminated(config: Config, table: Table) -> Outcome:
+        def at_the_end(record: dict[str, Any]) -> None:
+            if record["update"] == 12:
+                interrupt(table, signal.SIGTERM)
+                assert not heard
+
+        return watching(config, at_the_end, table)
+
+    configs = [tiny.config(toy, tmp_path / str(seed), seed=seed, **ALIKE) for seed in (1, 2)]
+    before = signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
+    try:
+        ended = run_together([partial(terminated, configs[0]), partial(trained, configs[1])])
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert [(outcome.signal, outcome.progress.update) for outcome in ended] == [(None, 12)] * 2
+    assert heard == [signal.SIGTERM]
+
+
+def test_ctrl_c_after_training_ends_what_waits_to_be_alone(
+    toy: Path, tmp_path: Path, tiny: SimpleNamespace
+) -> None:
+    """As the decoding of many trials, one after the other."""
+    begun: list[str] = []
+    ended: list[str] = []
+
+    def decoding(name: str, table: Table) -> None:
+        trained(tiny.config(toy, tmp_path / name, **ALIKE), table)
+        table.leave()
+        with table.alone():
+            begun.append(name)
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.5)
+            ended.append(name)
+
+    with pytest.raises(KeyboardInterrupt):
+        run_together([partial(decoding, name) for name in PLACES])
+    assert len(begun) == 1 and ended == begun
 
 
 def test_after_the_second_signal_nothing_is_at_work(
@@ -385,9 +440,7 @@ def test_after_the_second_signal_nothing_is_at_work(
 
     def insisted(table: Table) -> None:
         def at_update_4(record: dict[str, Any]) -> None:
-            os.kill(os.getpid(), signal.SIGINT)
-            while table.interruption.signal is None:
-                time.sleep(0.01)
+            interrupt(table, signal.SIGINT)
             os.kill(os.getpid(), signal.SIGINT)
             time.sleep(0.5)
             ended.append(record["update"])

@@ -202,7 +202,7 @@ def _measured(
 
 def _alone(table: Table | None) -> AbstractContextManager[Any]:
     """While no other trial at the table does such a thing."""
-    return nullcontext() if table is None else table.alone
+    return nullcontext() if table is None else table.alone()
 
 
 def _share(seconds: float, table: Table | None) -> float:

@@ -11,11 +11,13 @@ for all, and the norm of the gradient in its reports, which is that of all; an u
 is not finite anywhere is skipped by all.
 """
 
+import signal
 import threading
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -61,10 +63,11 @@ class Table:
     def __init__(self, size: int) -> None:
         self.size = size
         self.seats: list[Seat] = []
-        self.alone = threading.Lock()  # for what no two runs may do at once
+        self.left = threading.Event()  # all have ended their training, or one has failed
         self.interruption = Interruption(quiet=True)
         self.asked = Asked()  # what signals and clocks ask of all, as of the last update
         self._saved = time.monotonic()
+        self._alone = threading.Lock()
         self._wishes: list[str] = []  # what those that have come have come for
         self._own = threading.local()
         self._together: _Together | None = None
@@ -86,8 +89,7 @@ class Table:
         if refused := why_alone(train):
             raise UserError(refused)
         seat = Seat(self, objective, optimiser, batches, train, update)
-        with self.alone:
-            self.seats.append(seat)
+        self.seats.append(seat)
         self._come("sit")
         self._own.place = seat.place
         self._await_turn(seat.place)
@@ -107,11 +109,18 @@ class Table:
         """End all runs, wherever they wait for each other."""
         self._barrier.abort()
         self._end_turns()
+        self.left.set()
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Inside, a run does what no two may do at once."""
+        with self._alone:
+            self._check()
+            yield
 
     def _come(self, wish: str) -> None:
         """Wait until all have come, and have the last of them do what they came for."""
-        if self._barrier.broken:  # nobody gives turns any more
-            raise threading.BrokenBarrierError
+        self._check()
         self._wishes.append(wish)
         place = getattr(self._own, "place", None)
         if place is None:
@@ -125,6 +134,10 @@ class Table:
 
     def _await_turn(self, place: int) -> None:
         self._turns[place].acquire()
+        self._check()
+
+    def _check(self) -> None:
+        """End a run whose table was broken up, where nobody gives turns any more."""
         if self._barrier.broken:
             raise threading.BrokenBarrierError
 
@@ -139,6 +152,7 @@ class Table:
         if "leave" in wishes:  # what follows may need the memory of the stacked weights
             self._together, self.seats = None, []
             self._end_turns()
+            self.left.set()
             return
         if "sit" in wishes:
             self._lay()
@@ -412,7 +426,8 @@ def run_together(runs: Sequence[Callable[[Table], Any]]) -> list[Any]:
 
     Where one fails, all end, and its error is raised. A signal ends the training of all after the
     update in hand, with a checkpoint each; the second one ends each where it next waits for the
-    others. Nothing of them is at work any more when this ends.
+    others. A signal that comes when all have been trained does what it would do without this.
+    Nothing of them is at work any more when this ends.
     """
     table = Table(len(runs))
     errors: list[BaseException] = []
@@ -429,15 +444,16 @@ def run_together(runs: Sequence[Callable[[Table], Any]]) -> list[Any]:
 
     # Not threads that are joined here: a signal in the midst of Thread.join makes Python 3.11 and
     # 3.12 take a thread that still works for one that has ended.
-    with (
-        table.interruption,
-        warnings.catch_warnings(),
-        ThreadPoolExecutor(max_workers=len(runs)) as pool,
-    ):
+    with warnings.catch_warnings(), ThreadPoolExecutor(max_workers=len(runs)) as pool:
         for message in _OF_VMAP:
             warnings.filterwarnings("ignore", message, UserWarning)
         try:
-            calls = [pool.submit(call, run) for run in runs]
+            with table.interruption:
+                calls = [pool.submit(call, run) for run in runs]
+                table.left.wait()
+            noted = table.interruption.signal
+            if noted is not None and table.asked.signal is None:  # too late for an update to hear
+                signal.raise_signal(noted)
             wait(calls)
         except BaseException:
             table.break_up()
