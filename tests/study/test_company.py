@@ -1,7 +1,9 @@
 """Trials that are trained together: which, and that each is taken, run and given back as alone."""
 
+import gc
 import json
 import re
+import weakref
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import Any
 import pytest
 
 from multibranch.cli import main
+from multibranch.errors import UserError
 from multibranch.study import trial, worker
 from multibranch.study.bench import Bench
 from multibranch.study.company import Companies
@@ -18,6 +21,7 @@ from multibranch.study.plan import load_study
 from multibranch.study.storage import Queue, open_storage
 from multibranch.study.trial import run_trials
 from multibranch.study.worker import Work, run_workers
+from multibranch.training import Trainer
 
 
 def bench_of(file: Path, place: Path, data: Path, **settings: object) -> Bench:
@@ -92,6 +96,38 @@ def test_trials_that_were_saved_at_different_updates_go_on_with_those_beside_the
     found = run_trials([(bench, experiment) for experiment in experiments])
     assert [record["seed"] for record in found] == [1, 2, 3, 4, 5]
     assert sizes == [2, 2]
+
+
+def test_trials_that_failed_together_leave_their_memory_to_those_after_them(
+    write_study: Callable[..., Path],
+    tiny_data: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """There may have been too little of it, which is why they are tried again by themselves."""
+    bench = bench_of(write_study(), tmp_path / "work", tiny_data)
+    one, two = (e for e in bench.study.experiments(2) if e.start == "scratch")
+    trainers: list[weakref.ref[Trainer]] = []
+
+    class Watched(Trainer):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            trainers.append(weakref.ref(self))
+
+    def fail(record: dict[str, Any]) -> None:
+        raise UserError("too little memory")
+
+    def see(record: dict[str, Any]) -> None:
+        assert [each() is None for each in trainers] == [True, True, False]
+
+    monkeypatch.setattr(trial, "Trainer", Watched)
+    gc.disable()
+    try:
+        with pytest.raises(UserError, match="too little memory"):
+            run_trials([(bench, one), (bench, two)], watches=[None, fail])
+        run_trials([(bench, one)], watches=[see])
+    finally:
+        gc.enable()
 
 
 def test_a_command_trains_trials_of_one_architecture_as_one(

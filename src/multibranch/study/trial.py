@@ -211,10 +211,18 @@ def _share(seconds: float, table: Table | None) -> float:
 
 
 def _make_way(experiment: Experiment) -> None:
-    """Forget what was compiled for other architectures: one process trains many."""
+    """Forget what was compiled for other architectures, and what a failed trial left in memory."""
+    _collect()
     if experiment.group != _last_group[0]:
         torch._dynamo.reset()
         _last_group[0] = experiment.group
+
+
+def _collect() -> None:
+    """Give back the memory of what is not needed any more."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
 
 
 def _train(
@@ -234,9 +242,7 @@ def _train(
     if table is not None:
         table.leave()
     with _alone(table):  # memory that is given back ends the capture of another thread's graph
-        gc.collect()
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
+        _collect()
     if outcome.signal is not None:
         raise Stopped(outcome.signal)
     progress = outcome.progress
