@@ -16,6 +16,7 @@ import torch
 from multibranch.data import PreparedData, StoreWriter
 from multibranch.text import TextPipeline, TextSettings, WordCounter, learn_words
 from multibranch.training import Config, DataConfig, ModelConfig, Outcome, TrainConfig, Trainer
+from multibranch.training.together import Table
 
 WORDS = [f"w{number}" for number in range(20)]
 
@@ -100,6 +101,12 @@ def run_tiny(toy: Path, output: Path, *, score: Any = None, **changes: Any) -> O
     return Trainer(config, PreparedData.open(toy), score=score, quiet=True).run()
 
 
+def run_at_table(config: Config, table: Table, *, watch: Any = None) -> Outcome:
+    """Train one of the runs that meet at a table."""
+    data = PreparedData.open(str(config.data.folder))
+    return Trainer(config, data, watch=watch, table=table, quiet=True).run()
+
+
 def records(folder: Path, kind: str | None = None) -> list[dict[str, Any]]:
     """The lines of metrics.jsonl."""
     lines = (folder / "metrics.jsonl").read_text().splitlines()
@@ -155,6 +162,7 @@ def tiny() -> SimpleNamespace:
     return SimpleNamespace(
         config=tiny_config,
         run=run_tiny,
+        at_table=run_at_table,
         records=records,
         start=start_process,
         processes=run_processes,

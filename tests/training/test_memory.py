@@ -9,8 +9,10 @@ import torch
 
 from multibranch.data import PreparedData
 from multibranch.errors import UserError
-from multibranch.training import TrainConfig, Trainer, together
+from multibranch.training import TrainConfig, Trainer
 from multibranch.training.memory import out_of_memory
+from multibranch.training.stacked import Stacked
+from multibranch.training.together import Table, run_together
 
 
 def test_the_budget_to_set_is_named() -> None:
@@ -58,10 +60,10 @@ def test_runs_that_are_trained_together_are_to_be_fewer(
     def exhausted(*_: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
-    def run(name: str, table: together.Table) -> None:
+    def run(name: str, table: Table) -> None:
         config = tiny.config(toy, tmp_path / name)
         Trainer(config, PreparedData.open(toy), table=table, quiet=True).run()
 
-    monkeypatch.setattr(together._Together, moment, exhausted)
+    monkeypatch.setattr(Stacked, moment, exhausted)
     with pytest.raises(UserError, match="for 2 runs that are trained together: train fewer"):
-        together.run_together([partial(run, name) for name in ("one", "two")])
+        run_together([partial(run, name) for name in ("one", "two")])

@@ -5,7 +5,7 @@ from typing import Any
 
 from multibranch.study.bench import Bench
 from multibranch.study.experiment import Experiment
-from multibranch.training.together import what_must_agree, why_alone
+from multibranch.training.stacked import what_must_agree, why_alone
 
 
 class Companies:
