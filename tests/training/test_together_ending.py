@@ -142,6 +142,17 @@ def test_where_one_run_ends_early_none_waits_for_it(
         run_together([partial(tiny.at_table, config), end])
 
 
+def test_a_second_training_at_one_table_is_refused(
+    toy: Path, tmp_path: Path, tiny: SimpleNamespace
+) -> None:
+    def twice(name: str, table: Table) -> None:
+        for stage in ("first", "second"):
+            tiny.at_table(tiny.config(toy, tmp_path / stage / name, **SHORT), table)
+
+    with pytest.raises(ValueError, match="one training of each run: call run_together again"):
+        run_together([partial(twice, name) for name in ("one", "two")])
+
+
 def interrupt(table: Table, number: int) -> None:
     """Send this process a signal, and wait until it has been noted."""
     os.kill(os.getpid(), number)

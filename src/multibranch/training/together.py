@@ -74,6 +74,8 @@ class Table:
             raise UserError("runs are trained together with data.layout: packed alone")
         if refused := why_alone(train):
             raise UserError(refused)
+        if hasattr(self._own, "place"):
+            raise ValueError("a table is for one training of each run: call run_together again")
         seat = Seat(self._meet, objective, optimiser, batches, train, update)
         self.seats.append(seat)
         self._come("sit")
