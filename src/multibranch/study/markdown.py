@@ -42,6 +42,8 @@ def how_to_read(results: Results) -> str:
     else:
         between = f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else str(seeds[0])
         over = f"mean ± deviation over {between} seeds a cell"
+        if len(seeds) > 1:
+            over += " (differences: over the seeds that both have)"
     devices = sorted({record["device"] for record in results.records})
     seconds = sum(record.get("wall_seconds") or 0 for record in results.records)
     planned = {experiment.cell for experiment in results.study.experiments()}
