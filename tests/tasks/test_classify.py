@@ -9,7 +9,12 @@ import json
 
 import pytest
 import torch
-from transformers import AutoModelForSequenceClassification, AutoTokenizer, BertConfig
+from transformers import (
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    BertConfig,
+    ByT5Tokenizer,
+)
 
 from multibranch.cli import main
 from multibranch.errors import UserError
@@ -34,6 +39,8 @@ SMALL = {
     "encoder_layers": 2,
     "max_length": 24,
 }
+BERT = {"vocab_size": 12, "hidden_size": 16, "num_hidden_layers": 1, "pad_token_id": 1}
+BERT |= {"num_attention_heads": 2, "intermediate_size": 32, "max_position_embeddings": 24}
 
 
 def save_tokenizer(folder) -> None:
@@ -53,20 +60,22 @@ def drawn_anew(model):
     return model.eval()
 
 
+def made(kind: str):
+    """A small classifier: our own, a branched BERT's or a plain one's."""
+    if kind == "ours":
+        return drawn_anew(
+            MultiBranchForSequenceClassification(MultiBranchConfig(**SMALL, id2label=NAMES))
+        )
+    bert = AutoModelForSequenceClassification.from_config(BertConfig(**BERT, id2label=NAMES))
+    return drawn_anew(branch_out(bert, branches=2) if kind == "branched" else bert)
+
+
 @pytest.fixture(scope="module", params=["ours", "branched"])
 def saved(request, tmp_path_factory):
     """A folder with a classifier of our own, or a branched BERT's, and a tokenizer."""
     folder = tmp_path_factory.mktemp(request.param)
     save_tokenizer(folder)
-    if request.param == "ours":
-        config = MultiBranchConfig(**SMALL, id2label=NAMES)
-        model = MultiBranchForSequenceClassification(config)
-    else:
-        shape = {"vocab_size": 12, "hidden_size": 16, "num_hidden_layers": 1, "pad_token_id": 1}
-        shape |= {"num_attention_heads": 2, "intermediate_size": 32, "max_position_embeddings": 24}
-        bert = AutoModelForSequenceClassification.from_config(BertConfig(**shape, id2label=NAMES))
-        model = branch_out(bert, branches=2)
-    drawn_anew(model).save_pretrained(folder)
+    made(request.param).save_pretrained(folder)
     return folder
 
 
@@ -144,3 +153,26 @@ def test_what_does_not_choose_a_label_is_refused_in_one_line(
     captured = capsys.readouterr()
     assert captured.out == "" and captured.err.count("\n") == 1
     assert said in captured.err
+
+
+@pytest.mark.parametrize("settings", [False, True])
+@pytest.mark.parametrize("kind", ["ours", "branched", "plain"])
+def test_a_folder_without_a_tokenizer_is_told_which_files_it_lacks(
+    kind, settings, tmp_path, capsys
+):
+    """Of a plain BERT's folder `transformers` makes a tokenizer to which every word is unknown."""
+    made(kind).save_pretrained(tmp_path)
+    if settings:
+        (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizer"}')
+    capsys.readouterr()
+    assert main(["classify", str(tmp_path)]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == "" and captured.err.count("\n") == 1
+    assert f"{tmp_path} has no tokenizer: put the files there that" in captured.err
+    assert "tokenizer_config.json and tokenizer.json" in captured.err
+
+
+def test_a_tokenizer_of_bytes_needs_no_vocabulary(tmp_path):
+    made("plain").save_pretrained(tmp_path)
+    ByT5Tokenizer().save_pretrained(tmp_path)
+    assert isinstance(Classifier.load(tmp_path, device="cpu").tokenizer, ByT5Tokenizer)

@@ -364,6 +364,13 @@ def test_what_cannot_work_is_one_clear_error(change, said, backbone, single, tmp
     assert not (tmp_path / "x").exists()
 
 
+def test_an_encoder_without_a_tokenizer_is_refused(single, tmp_path):
+    BertModel(BertConfig(hidden_size=32, num_attention_heads=4)).save_pretrained(tmp_path / "bert")
+    with pytest.raises(UserError, match="bert has no tokenizer: put the files there that"):
+        train_classifier(config_for(str(tmp_path / "bert"), single, tmp_path / "x"), quiet=True)
+    assert not (tmp_path / "x").exists()
+
+
 def test_the_hub_is_asked_once_for_an_encoder_and_its_tokenizer(
     backbone, single, tmp_path, monkeypatch
 ):

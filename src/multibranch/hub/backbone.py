@@ -2,7 +2,7 @@
 
 import importlib.util
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,9 @@ from transformers.utils import logging
 
 from multibranch.directory import CONFIG, WEIGHTS
 from multibranch.errors import UserError, counted, interrupts_kept, is_out_of_memory
+
+# Files with a tokenizer's vocabulary, whatever its kind.
+_VOCABULARIES = ("tokenizer.json", "vocab.*", "*.model", "*.tiktoken", "tekken.json", "text.json")
 
 
 def locate(name: str | os.PathLike) -> str:
@@ -62,6 +65,39 @@ def load_backbone(name: str | os.PathLike, auto_class: Any, **load: Any) -> Any:
         return auto_class.from_pretrained(place, **load)
 
 
+def load_tokenizer(name: str | os.PathLike, **load: Any) -> Any:
+    """The tokenizer of a pretrained model; a folder without one is a UserError."""
+    place = locate(name)
+    return _tokenizer(place, load, lambda reason: _not_loaded(os.fspath(name), reason))
+
+
+def _tokenizer(place: str, load: dict[str, Any], say: Callable[[str], UserError]) -> Any:
+    """The tokenizer at a place; `say` makes an error of why it cannot be loaded.
+
+    In a folder without its vocabulary `transformers` makes one of most kinds all the same: to that
+    every word is unknown, so that all texts look alike.
+    """
+    try:
+        with _in_a_sentence(say):
+            tokenizer = AutoTokenizer.from_pretrained(place, **load)
+    except UserError:
+        _check_vocabulary(Path(place), _VOCABULARIES)
+        raise
+    if own := type(tokenizer).vocab_files_names:  # none where bytes or characters are read
+        _check_vocabulary(Path(place), [*_VOCABULARIES, *own.values()])
+    return tokenizer
+
+
+def _check_vocabulary(folder: Path, names: Iterable[str]) -> None:
+    """Refuse a folder that has no tokenizer's vocabulary, by any of these names."""
+    if folder.is_dir() and not any(any(folder.glob(name)) for name in names):
+        raise UserError(
+            f"{folder} has no tokenizer: put the files there that save_pretrained of the model's "
+            "own tokenizer writes, tokenizer_config.json and tokenizer.json (and text.json, if it "
+            "is one of multibranch)"
+        )
+
+
 def _answered(name: str) -> bool:
     """Whether the hub answers, asked once: `transformers` would ask again for half a minute."""
     try:
@@ -84,10 +120,11 @@ def load_classifier(folder: Path) -> tuple[Any, Any]:
             model, told = AutoModelForSequenceClassification.from_pretrained(
                 folder, use_safetensors=True, local_files_only=True, output_loading_info=True
             )
-        with _in_a_sentence(
-            lambda reason: UserError(f"the tokenizer in {folder} cannot be loaded: {reason}")
-        ):
-            tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        tokenizer = _tokenizer(
+            str(folder),
+            {"local_files_only": True},
+            lambda reason: UserError(f"the tokenizer in {folder} cannot be loaded: {reason}"),
+        )
     missing = sorted(told["missing_keys"])
     if missing:
         more = f", and {len(missing) - 1} more" if len(missing) > 1 else ""

@@ -23,7 +23,8 @@ class MultiBranchTokenizer(PreTrainedTokenizerFast):
         if text_file is None:
             raise ValueError(
                 "MultiBranchTokenizer is loaded, with from_pretrained, from a model directory that "
-                "has its text.json"
+                "has its text.json; a tokenizer of another kind has a tokenizer_config.json that "
+                "names that"
             )
         self._pipeline = TextPipeline.load(Path(text_file).parent)
         self._side = "source"

@@ -302,17 +302,17 @@ def _scores(
 def _model(config: UnderstandingConfig, names: Sequence[str]) -> tuple[Any, Any]:
     """The tokenizer, and the encoder with a new classifier, branched out where that is asked."""
     _check_transformers()
-    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+    from transformers import AutoModelForSequenceClassification
 
     from multibranch.hub import branch_out
-    from multibranch.hub.backbone import ask_hub, load_backbone, quietly
+    from multibranch.hub.backbone import ask_hub, load_backbone, load_tokenizer, quietly
 
     settings = config.model
     assert settings.backbone is not None
     torch.manual_seed(config.train.seed)
     with quietly():
         asked = ask_hub(settings.backbone)
-        tokenizer = load_backbone(settings.backbone, AutoTokenizer, **asked)
+        tokenizer = load_tokenizer(settings.backbone, **asked)
         model = load_backbone(
             settings.backbone,
             AutoModelForSequenceClassification,
