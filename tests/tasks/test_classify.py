@@ -6,6 +6,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 
 import io
 import json
+import re
 
 import pytest
 import torch
@@ -13,6 +14,8 @@ from transformers import (
     AutoModelForSequenceClassification,
     AutoTokenizer,
     BertConfig,
+    BertForSequenceClassification,
+    BertTokenizer,
     ByT5Tokenizer,
 )
 
@@ -31,7 +34,7 @@ from multibranch.text import TextPipeline, TextSettings, WordCounter, learn_word
 WORDS = ["the", "film", "is", "a", "good", "bad", "great", "poor"]
 NAMES = {0: "minus", 1: "plus", 2: "neither"}
 SMALL = {
-    "source_vocabulary": len(WORDS) + 4,
+    "source_vocabulary": len(WORDS) + 4,  # the entries that fill the tokenizer's up have no vector
     "target_vocabulary": len(WORDS) + 4,
     "width": 16,
     "hidden": 32,
@@ -92,9 +95,12 @@ def wanted(folder, *texts):
     return torch.cat(rows)
 
 
+def lines_of(*texts):
+    return io.TextIOWrapper(io.BytesIO("".join(f"{text}\n" for text in texts).encode()), "utf-8")
+
+
 def classified(folder, lines, monkeypatch, capsys):
-    text = "".join(f"{line}\n" for line in lines)
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode()), encoding="utf-8"))
+    monkeypatch.setattr("sys.stdin", lines_of(*lines))
     assert main(["classify", str(folder), "--device", "cpu", "--json"]) == 0
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
@@ -176,3 +182,52 @@ def test_a_tokenizer_of_bytes_needs_no_vocabulary(tmp_path):
     made("plain").save_pretrained(tmp_path)
     ByT5Tokenizer().save_pretrained(tmp_path)
     assert isinstance(Classifier.load(tmp_path, device="cpu").tokenizer, ByT5Tokenizer)
+
+
+def test_a_token_without_a_vector_is_named_with_its_line(saved, monkeypatch, capsys):
+    """Entries of the tokenizer that no text needs are no mistake; what a text needs is."""
+    monkeypatch.setattr("multibranch.tasks.understanding._LOT", 2)
+    monkeypatch.setattr("sys.stdin", lines_of("bad", "good", "a film", "a <unused2> film"))
+    assert len(AutoTokenizer.from_pretrained(saved)) == 16
+    assert main(["classify", str(saved), "--device", "cpu"]) == 2
+    captured = capsys.readouterr()
+    assert len(captured.out.splitlines()) == 2  # the lot before
+    assert captured.err == (
+        "multibranch classify: line 4: the tokenizer gives '<unused2>' the id 14, and the ids that "
+        "the model knows end at 11: a token was added without resize_token_embeddings, or this is "
+        "another model's tokenizer\n"
+    )
+    with pytest.raises(UserError, match="example 2: the tokenizer gives '<unused0>' the id 12"):
+        Classifier.load(saved, device="cpu").probabilities([("bad",), ("<unused0>",)])
+
+
+def save_bert(folder, *, padding: str | None = "[PAD]", **settings):
+    """A plain BERT with a tokenizer of its kind, which marks the texts of a pair."""
+    words = ["[UNK]", "[PAD]", "[CLS]", "[SEP]", *WORDS]
+    vocabulary = {word: number for number, word in enumerate(words)}
+    BertTokenizer(vocab=vocabulary, pad_token=padding).save_pretrained(folder)
+    BertForSequenceClassification(BertConfig(**BERT, **settings)).save_pretrained(folder)
+
+
+@pytest.mark.parametrize(
+    ("settings", "line", "said"),
+    [
+        (
+            {"type_vocab_size": 1},
+            "a film\tbad",
+            r"line 1: the tokenizer gives a token the kind 1 \(token_type_ids\), and the kinds "
+            "that the model knows end at 0: it does not tell the texts of a pair apart",
+        ),
+        ({"padding": None}, "bad", 'has no padding token, .* name one .* as "pad_token"'),
+    ],
+)
+def test_a_tokenizer_that_does_not_fit_is_said_in_one_line(
+    settings, line, said, tmp_path, monkeypatch, capsys
+):
+    save_bert(tmp_path, **settings)
+    capsys.readouterr()
+    monkeypatch.setattr("sys.stdin", lines_of(line))
+    assert main(["classify", str(tmp_path), "--device", "cpu"]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == "" and captured.err.count("\n") == 1
+    assert re.search(said, captured.err)

@@ -371,6 +371,23 @@ def test_an_encoder_without_a_tokenizer_is_refused(single, tmp_path):
     assert not (tmp_path / "x").exists()
 
 
+def test_a_text_with_a_token_that_the_encoder_lacks_is_named_before_training(
+    backbone, single, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("multibranch.tasks.understanding.fine_tune", None)  # not to be called
+    folder = shutil.copytree(backbone, tmp_path / "encoder")
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
+    tokenizer.add_tokens(["zebra"])
+    tokenizer.save_pretrained(folder)
+    shutil.copytree(single, tmp_path / "data")
+    with (tmp_path / "data" / "valid.tsv").open("a") as file:
+        file.write("a zebra film\tplus\n")
+    number = len((tmp_path / "data" / "valid.tsv").read_text().splitlines()) - 1
+    config = config_for(str(folder), tmp_path / "data", tmp_path / "x")
+    with pytest.raises(UserError, match=f"valid: example {number}: .* 'zebra' the id 14, .* at 13"):
+        train_classifier(config, quiet=True)
+
+
 def test_the_hub_is_asked_once_for_an_encoder_and_its_tokenizer(
     backbone, single, tmp_path, monkeypatch
 ):

@@ -27,7 +27,7 @@ from multibranch.metrics import Score
 from multibranch.tasks.understanding_config import SCORES, UnderstandingConfig
 from multibranch.tasks.understanding_data import Examples, number, read_examples
 from multibranch.tasks.understanding_loop import Epoch, fine_tune, predict, uses_bfloat16
-from multibranch.tasks.understanding_tokens import tokenise
+from multibranch.tasks.understanding_tokens import check_ids, tokenise
 
 _SETTINGS = "config.yaml"
 _LOT = 1024  # lines that `classify` reads before it answers
@@ -77,6 +77,8 @@ def train_classifier(
         name: tokenise(tokenizer, part, max_length=length)
         for name, part in (("train", train), ("valid", valid))
     }
+    for name, part in tokens.items():
+        check_ids(part, tokenizer, model, unit=f"{name}: example")
     run = _Run(config, model, valid, tokens["valid"], device, quiet=quiet)
 
     def after_epoch(epoch: Epoch) -> None:
@@ -179,14 +181,20 @@ class Classifier:
         """How many pieces of text an example has: 1, or 2 for pairs; None where it is not said."""
         return None if self.config is None else len(self.config.data.corpus().columns.text)
 
-    def probabilities(self, texts: Sequence[tuple[str, ...]]) -> torch.Tensor:
-        """(n, labels), for texts of one or two pieces each."""
+    def probabilities(
+        self, texts: Sequence[tuple[str, ...]], *, unit: str = "example", first: int = 1
+    ) -> torch.Tensor:
+        """(n, labels), for texts of one or two pieces each.
+
+        An error names the text that it is about, of which the first has the number `first`.
+        """
         config = self.config
         length = _longest(self.tokenizer, self.model)
         if config is not None:
             length = min(length, config.data.max_length)
         examples = Examples(list(texts), [0] * len(texts))
         tokens = tokenise(self.tokenizer, examples, max_length=length)
+        check_ids(tokens, self.tokenizer, self.model, unit=unit, first=first)
         precision = "auto" if config is None else config.train.precision
         bfloat16 = uses_bfloat16(precision, self.device)
         return predict(self.model, tokens, device=self.device, bfloat16=bfloat16)
@@ -210,12 +218,14 @@ class Classifier:
                 )
             lot.append(found)
             if len(lot) == _LOT:
-                yield from self._answers(lot)
+                yield from self._answers(lot, line_number)
                 lot = []
-        yield from self._answers(lot)
+        if lot:
+            yield from self._answers(lot, line_number)
 
-    def _answers(self, lot: list[tuple[str, ...]]) -> Iterator[dict[str, Any]]:
-        for row in self.probabilities(lot).tolist() if lot else []:
+    def _answers(self, lot: list[tuple[str, ...]], last: int) -> Iterator[dict[str, Any]]:
+        """Those of some lines, the last of which has this number."""
+        for row in self.probabilities(lot, unit="line", first=last - len(lot) + 1).tolist():
             best = max(range(len(row)), key=row.__getitem__)
             yield {"label": self.names[best], "probabilities": dict(zip(self.names, row))}
 

@@ -1,5 +1,6 @@
 """Examples as token ids on the device, and the batches that fine-tuning takes from them."""
 
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from multibranch.directory import MODEL_TYPE
+from multibranch.errors import UserError
 from multibranch.tasks.understanding_data import Examples
 
 _WIDTH_STEP = 16  # batches are as wide as the next multiple of this: few shapes, little padding
@@ -65,6 +67,11 @@ class Batch:
 
 def tokenise(tokenizer: Any, examples: Examples, *, max_length: int) -> Tokens:
     """Examples as token ids; longer ones are cut to max_length tokens, the longer piece first."""
+    if tokenizer.pad_token_id is None:
+        raise UserError(
+            "the tokenizer has no padding token, with which texts of several lengths make a batch: "
+            'name one of its tokens as "pad_token" in its tokenizer_config.json'
+        )
     pieces = [list(piece) for piece in zip(*examples.texts)]
     encoded = tokenizer(*pieces, truncation=True, max_length=max_length, padding=False)
     types = encoded.get("token_type_ids")
@@ -73,6 +80,53 @@ def tokenise(tokenizer: Any, examples: Examples, *, max_length: int) -> Tokens:
     width = min(_stepped(int(lengths.max())), max_length)  # the encoder may read no more
     ids = _padded(encoded["input_ids"], width, fill=tokenizer.pad_token_id)
     return Tokens(ids, None if types is None else _padded(types, width), labels, lengths)
+
+
+def check_ids(
+    tokens: Tokens, tokenizer: Any, model: Any, *, unit: str = "example", first: int = 1
+) -> None:
+    """Refuse ids for which the model has no vectors; the error counts examples from `first` on.
+
+    It looks at the texts: a tokenizer may have more ids than the model and never give them.
+    """
+    if found := _beyond(tokens.ids, rows := _rows(model)):
+        row, number = found
+        token = tokenizer.convert_ids_to_tokens(number)
+        raise UserError(
+            f"{unit} {first + row}: the tokenizer gives {token!r} the id {number:,}, and "
+            f"the ids that the model knows end at {rows - 1:,}: a token was added without "
+            "resize_token_embeddings, or this is another model's tokenizer"
+        )
+    if found := _beyond(tokens.types, kinds := _kinds(model)):
+        row, number = found
+        raise UserError(
+            f"{unit} {first + row}: the tokenizer gives a token the kind {number} "
+            f"(token_type_ids), and the kinds that the model knows end at {kinds - 1}: it does not "
+            "tell the texts of a pair apart, or this is another model's tokenizer"
+        )
+
+
+def _beyond(ids: Tensor | None, size: int) -> tuple[int, int] | None:
+    """The first example with a number of `size` or above, and that number."""
+    if ids is None or int(ids.max()) < size:
+        return None
+    row, column = (ids >= size).nonzero()[0].tolist()
+    return row, int(ids[row, column])
+
+
+def _rows(model: Any) -> int:
+    """How many ids a model has vectors for; where it does not say, as many as there may be."""
+    try:
+        return len(model.get_input_embeddings().weight)
+    except (NotImplementedError, AttributeError):  # such as one that reads characters
+        return sys.maxsize
+
+
+def _kinds(model: Any) -> int:
+    """How many kinds of tokens a model tells apart; where it does not say, any number."""
+    embeddings = getattr(model.base_model, "embeddings", None)
+    table = getattr(embeddings, "token_type_embeddings", None)
+    return table.num_embeddings if isinstance(table, nn.Embedding) else sys.maxsize
 
 
 def _stepped(length: int) -> int:
