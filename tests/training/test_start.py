@@ -44,6 +44,23 @@ def test_it_starts_at_the_baseline_s_loss_and_ends_below_it(
     assert outcome.progress.best is not None and outcome.progress.best < baseline - 0.01
 
 
+@pytest.mark.parametrize("kind", ["branch", "head"])
+def test_layers_that_differ_in_branches_and_rates_start_at_the_baseline_s_loss(
+    toy: Path, tmp_path: Path, tiny: SimpleNamespace, kind: str
+) -> None:
+    size = {"encoder_layers": 2, "decoder_layers": 2}
+    tiny.run(toy, tmp_path / "transformer", max_updates=24, **size, **ONE)
+    second = {"init_from": str(tmp_path / "transformer"), "max_updates": 1, **size}
+    tiny.run(toy, tmp_path / "same", **second, **ONE)
+    layers = {"branches": [1, 2, 3, 1], "ffn_branches": [1, 1, 1, 1], "drop_kind": kind}
+    rates = {"drop_branch": [0.1, 0.0, 0.25, 0.4], "drop_ffn": [0.3, 0.1, 0.0, 0.2]}
+    tiny.run(toy, tmp_path / "mat", **second, **layers, **rates)
+    same, mat = (tiny.records(tmp_path / name, "start")[0]["loss"] for name in ("same", "mat"))
+    assert mat == pytest.approx(same, rel=1e-6)
+    settings = load_model(tmp_path / "mat").settings
+    assert {name: settings[name] for name in (*layers, *rates)} == {**layers, **rates}
+
+
 def test_the_paper_s_two_stages(toy: Path, tmp_path: Path, tiny: SimpleNamespace) -> None:
     config = tiny.config(toy, tmp_path / "both", max_updates=24, branches=2)
     (name, first), (other_name, second) = two_stage(config, quiet=True)
