@@ -17,6 +17,7 @@ from transformers import (
     BertForSequenceClassification,
     BertTokenizer,
     ByT5Tokenizer,
+    LlamaConfig,
 )
 
 from multibranch.cli import main
@@ -42,7 +43,7 @@ SMALL = {
     "encoder_layers": 2,
     "max_length": 24,
 }
-BERT = {"vocab_size": 12, "hidden_size": 16, "num_hidden_layers": 1, "pad_token_id": 1}
+BERT = {"vocab_size": 12, "hidden_size": 16, "num_hidden_layers": 2, "pad_token_id": 1}
 BERT |= {"num_attention_heads": 2, "intermediate_size": 32, "max_position_embeddings": 24}
 
 
@@ -64,18 +65,22 @@ def drawn_anew(model):
 
 
 def made(kind: str):
-    """A small classifier: our own, a branched BERT's or a plain one's."""
+    """A small classifier: our own, a branched BERT, a plain one, or such as see only backwards."""
     if kind == "ours":
         return drawn_anew(
             MultiBranchForSequenceClassification(MultiBranchConfig(**SMALL, id2label=NAMES))
         )
-    bert = AutoModelForSequenceClassification.from_config(BertConfig(**BERT, id2label=NAMES))
-    return drawn_anew(branch_out(bert, branches=2) if kind == "branched" else bert)
+    config = LlamaConfig if kind == "llama" else BertConfig
+    settings = {"is_decoder": True} if kind == "decoder" else {}
+    model = AutoModelForSequenceClassification.from_config(
+        config(**BERT, **settings, id2label=NAMES)
+    )
+    return drawn_anew(branch_out(model, branches=2) if kind == "branched" else model)
 
 
-@pytest.fixture(scope="module", params=["ours", "branched"])
+@pytest.fixture(scope="module", params=["ours", "branched", "decoder", "llama"])
 def saved(request, tmp_path_factory):
-    """A folder with a classifier of our own, or a branched BERT's, and a tokenizer."""
+    """A folder with a classifier and a tokenizer."""
     folder = tmp_path_factory.mktemp(request.param)
     save_tokenizer(folder)
     made(request.param).save_pretrained(folder)

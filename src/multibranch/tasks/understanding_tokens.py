@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from multibranch.directory import MODEL_TYPE
 from multibranch.errors import UserError
 from multibranch.tasks.understanding_data import Examples
 
 _WIDTH_STEP = 16  # batches are as wide as the next multiple of this: few shapes, little padding
+_ENCODERS = ("bert", "roberta", "xlm-roberta", "electra", "distilbert", "mpnet")
 _SORTED_BATCHES = 32  # so many batches' examples are sorted by length together
 
 
@@ -54,15 +54,24 @@ class Batch:
     def inputs(self, model: nn.Module) -> dict[str, Tensor]:
         """What a model of `transformers` takes."""
         mask = self.mask
-        config: Any = model.config
-        if config._attn_implementation == "sdpa" and config.model_type != MODEL_TYPE:
+        if _masks_only_padding(model.config):
             # As attention takes it: made from the other form, it would be asked for its values,
-            # and the host would wait for the device. Our own encoder marks padding by ids.
+            # and the host would wait for the device.
             mask = mask.bool()[:, None, None, :]
         inputs = {"input_ids": self.ids, "attention_mask": mask}
         if self.types is not None:
             inputs["token_type_ids"] = self.types
         return inputs
+
+
+def _masks_only_padding(config: Any) -> bool:
+    """Whether attention is given the mask of padding as it is, and no token is hidden from others.
+
+    Our own encoder marks padding by ids.
+    """
+    family = config.model_type.removeprefix("multibranch-")
+    both_ways = family in _ENCODERS and not getattr(config, "is_decoder", False)
+    return both_ways and config._attn_implementation == "sdpa"
 
 
 def tokenise(tokenizer: Any, examples: Examples, *, max_length: int) -> Tokens:
