@@ -17,7 +17,10 @@ from transformers import (
     BertForSequenceClassification,
     BertTokenizer,
     ByT5Tokenizer,
+    GPT2Config,
     LlamaConfig,
+    T5Config,
+    XLNetConfig,
 )
 
 from multibranch.cli import main
@@ -123,6 +126,37 @@ def test_the_answers_are_those_of_transformers(saved, pairs, monkeypatch, capsys
         assert list(answer["probabilities"].values()) == pytest.approx(row.tolist(), abs=1e-5)
         assert answer["label"] == NAMES[int(row.argmax())]
     assert expected.std(0).max() > 0.01  # they do not answer the same to everything
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        GPT2Config(vocab_size=12, n_embd=16, n_layer=1, n_head=2, n_positions=24),
+        T5Config(vocab_size=12, d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2),
+    ],
+    ids=["no padding", "any length"],
+)
+def test_what_a_model_does_not_say_is_the_tokenizer_s(config, tmp_path, monkeypatch, capsys):
+    """Which id pads, by which GPT-2 seeks a text's end; and how long a text may be."""
+    save_tokenizer(tmp_path)
+    config.id2label = NAMES
+    if config.model_type == "t5":
+        config.update({"pad_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1})
+    drawn_anew(AutoModelForSequenceClassification.from_config(config)).save_pretrained(tmp_path)
+    texts = [("the film is good",), ("bad",), ("a great film " * 7,)]
+    found = classified(tmp_path, [text for (text,) in texts], monkeypatch, capsys)
+    for answer, row in zip(found, wanted(tmp_path, *texts), strict=True):
+        assert list(answer["probabilities"].values()) == pytest.approx(row.tolist(), abs=1e-5)
+    [alone] = classified(tmp_path, ["bad"], monkeypatch, capsys)
+    assert alone["probabilities"] == pytest.approx(found[1]["probabilities"], abs=1e-5)
+
+
+def test_a_model_that_reads_the_last_place_is_refused(tmp_path):
+    save_tokenizer(tmp_path)
+    config = XLNetConfig(vocab_size=12, d_model=16, n_layer=1, n_head=2, d_inner=32)
+    AutoModelForSequenceClassification.from_config(config).save_pretrained(tmp_path)
+    with pytest.raises(UserError, match="reads a text's label off its last place"):
+        Classifier.load(tmp_path, device="cpu")
 
 
 def test_the_first_line_says_whether_lines_are_pairs(saved):

@@ -129,7 +129,14 @@ def load_classifier(folder: Path) -> tuple[Any, Any]:
     if missing:
         more = f", and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise _other_weights(folder, f"{missing[0]} is missing{more}")
+    know_padding(model, tokenizer)
     return model, tokenizer
+
+
+def know_padding(model: Any, tokenizer: Any) -> None:
+    """Tell a model that knows no padding which it is: some seek the end of a text by it."""
+    if model.config.pad_token_id is None:
+        model.config.pad_token_id = tokenizer.pad_token_id
 
 
 def _check_sizes(folder: Path, config: Any) -> None:

@@ -30,6 +30,7 @@ from multibranch.tasks.understanding_loop import Epoch, fine_tune, predict, uses
 from multibranch.tasks.understanding_tokens import check_ids, tokenise
 
 _SETTINGS = "config.yaml"
+_ANY_LENGTH = 1 << 20  # tokens of a text for a model that does not say how many it can read
 _LOT = 1024  # lines that `classify` reads before it answers
 
 
@@ -174,6 +175,11 @@ class Classifier:
             raise UserError(
                 f"{folder} does not choose one of several labels: use it with `transformers`"
             )
+        if getattr(model.config, "summary_type", None) == "last":  # XLNet's, where padding would be
+            raise UserError(
+                f"{folder} reads a text's label off its last place, where a shorter one of a batch "
+                "has padding: use it with `transformers`"
+            )
         return cls(model, tokenizer, config, choose_device(device))
 
     @cached_property
@@ -315,7 +321,13 @@ def _model(config: UnderstandingConfig, names: Sequence[str]) -> tuple[Any, Any]
     from transformers import AutoModelForSequenceClassification
 
     from multibranch.hub import branch_out
-    from multibranch.hub.backbone import ask_hub, load_backbone, load_tokenizer, quietly
+    from multibranch.hub.backbone import (
+        ask_hub,
+        know_padding,
+        load_backbone,
+        load_tokenizer,
+        quietly,
+    )
 
     settings = config.model
     assert settings.backbone is not None
@@ -333,6 +345,7 @@ def _model(config: UnderstandingConfig, names: Sequence[str]) -> tuple[Any, Any]
             dtype=torch.float32,
             **asked,
         )
+    know_padding(model, tokenizer)
     if not settings.plain:
         options = {key: value for key, value in asdict(settings).items() if key != "backbone"}
         model = branch_out(model, **options)
@@ -349,8 +362,10 @@ def _longest(tokenizer: Any, model: Any) -> int:
     elif config.model_type == MODEL_TYPE:
         positions = config.max_length
     else:
-        positions = getattr(config, "max_position_embeddings", tokenizer.model_max_length)
-    return min(tokenizer.model_max_length, positions)
+        positions = getattr(config, "max_position_embeddings", None) or 0
+        if positions < 1:  # any number, as XLNet and T5 say in their ways
+            positions = tokenizer.model_max_length
+    return min(tokenizer.model_max_length, positions, _ANY_LENGTH)
 
 
 def _write(
