@@ -170,8 +170,10 @@ def run_together(runs: Sequence[Callable[[Table], Any]]) -> list[Any]:
     Where one fails, all end, and its error is raised. A signal ends the training of all after the
     update in hand, with a checkpoint each; the second one ends each where it next waits for the
     others. A signal that comes when all have been trained does what it would do without this.
-    Nothing of them is at work any more when this ends.
+    Nothing of them is at work any more when this ends. Of no runs there are no results.
     """
+    if not runs:
+        return []
     table = Table(len(runs))
     errors: list[BaseException] = []
 
