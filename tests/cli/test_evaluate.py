@@ -211,6 +211,15 @@ def test_several_seeds_and_a_comparison(
     assert "nrefs:1" in table
 
 
+def test_a_comparison_is_of_the_score_beside_it() -> None:
+    words = ["the cat sat on the mat", "it rains"]
+    system, baseline = (
+        evaluation.Output(name, words, words, words, words, lowercase=True) for name in "ab"
+    )
+    score = evaluation.compare(system, baseline)["signature"]
+    assert "|case:lc|" in score and "|case:lc|" in system.scores()["multi_bleu"].signature
+
+
 def test_a_folder_is_named_as_it_is(
     models: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -39,6 +39,8 @@ def test_the_bootstrap_of_many_systems_says_what_sacrebleus_does() -> None:
     assert len(set(p_values)) > 3
     assert many.compare(resampled[0], resampled[0])["p_value"] == 1
     assert resampled[5].score == pytest.approx(multi_bleu(systems[5], references).value)
-    assert "|bs:200|seed:12345|" in many.signature
+    assert many.signature.startswith("nrefs:1|bs:200|seed:12345|case:mixed|")
+    lowered = Bootstrap(references, samples=200, lowercase=True)
+    assert lowered.signature.startswith("nrefs:1|bs:200|seed:12345|case:lc|")
     with pytest.raises(UserError, match="2 outputs came for 100 references;"):
         many.resample(["a", "b"])

@@ -116,7 +116,20 @@ def test_bootstrap_finds_a_difference_and_no_difference() -> None:
     rearranged = paired_bootstrap(better, better[:50] + worse[50:51] + better[51:], references)
     assert rearranged["p_value"] > 0.05 and not rearranged["significant"]
     assert same["baseline"]["score"] == pytest.approx(multi_bleu(better, references).value)
-    assert "tok:none|smooth:none" in same["signature"]
+    assert "case:mixed|eff:no|tok:none|smooth:none" in same["signature"]
+
+
+@pytest.mark.parametrize("metric", ["bleu", "chrf", "multi-bleu"])
+def test_a_comparison_s_signature_says_the_case_of_its_scores(metric: str) -> None:
+    better, references = corpus(40, 0.1)
+    worse, _ = corpus(40, 0.4)
+    found = paired_bootstrap(
+        worse, [line.upper() for line in better], references, metric=metric, lowercase=True
+    )
+    assert "|case:lc|" in found["signature"]
+    assert found["system"]["score"] == pytest.approx(
+        paired_bootstrap(worse, better, references, metric=metric)["system"]["score"]
+    )
 
 
 @pytest.mark.parametrize("score", [bleu, chrf, ter, multi_bleu])

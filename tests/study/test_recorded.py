@@ -578,7 +578,8 @@ def test_a_lower_cased_corpus_is_scored_as_evaluate_scores_it(
     tiny_data: Path, tmp_path: Path
 ) -> None:
     from multibranch.data import PreparedData
-    from multibranch.study.scoring import scores_of
+    from multibranch.study.scoring import Comparisons, scores_of
+    from multibranch.study.trial import write_lines
 
     shutil.copytree(tiny_data, tmp_path / "lower")
     settings = json.loads((tmp_path / "lower" / "text.json").read_text(encoding="utf-8"))
@@ -589,3 +590,11 @@ def test_a_lower_cased_corpus_is_scored_as_evaluate_scores_it(
     for name, score in scores_of(perfect, data, task="translation").items():
         assert score["value"] == pytest.approx(100), name
         assert "case:lc" in score["signature"], name
+    lines = {"one": perfect, "two": [*perfect[:-1], "something else"]}
+    for key, translations in lines.items():
+        write_lines(tmp_path / key, translations)
+    files = {key: tmp_path / key for key in lines}
+    comparisons = Comparisons({"lower": perfect}, lowercase={"lower"})
+    tested = comparisons.compare("two", "one", "lower", files)
+    assert tested["difference"] < 0
+    assert tested["signature"].startswith("nrefs:1|bs:1000|seed:12345|case:lc|eff:no|tok:none|")

@@ -30,11 +30,15 @@ class Bootstrap:
     Args:
         references: of the test set, tokenised.
         samples: how many to draw.
+        lowercase: says, for the signature, that the texts were lower-cased.
     """
 
-    def __init__(self, references: Sequence[str], *, samples: int = 1000) -> None:
+    def __init__(
+        self, references: Sequence[str], *, samples: int = 1000, lowercase: bool = False
+    ) -> None:
         self.references = list(references)
         self.samples = samples
+        self.lowercase = lowercase
         words = [split_words(line) for line in self.references]
         self._lengths = [len(line) for line in words]
         self._ngrams = [ngrams(line) for line in words]
@@ -45,7 +49,7 @@ class Bootstrap:
 
     @property
     def signature(self) -> str:
-        kind = "case:mixed|eff:no|tok:none|smooth:none"
+        kind = f"case:{'lc' if self.lowercase else 'mixed'}|eff:no|tok:none|smooth:none"
         return f"nrefs:1|bs:{self.samples}|seed:{SEED}|{kind}|version:{__version__}"
 
     def resample(self, hypotheses: Sequence[str]) -> Resampled:

@@ -73,10 +73,12 @@ def paired_bootstrap(
     *,
     metric: str = "bleu",
     samples: int = 1000,
+    lowercase: bool = False,
 ) -> dict[str, Any]:
     """sacreBLEU's paired bootstrap: is the system's difference to the baseline more than chance?
 
-    `metric` is "bleu" or "chrf" for detokenised text, "multi-bleu" for tokenised text. Gives both
+    `metric` is "bleu" or "chrf" for detokenised text, "multi-bleu" for tokenised text; `lowercase`
+    is that of the scores that are compared, so that the signature says the same. Gives both
     scores, each with the mean and the half-width of its 95% interval over the samples, the
     difference, its p-value and the signature. Without any difference the p-value is 1, where
     sacreBLEU, which counts only samples beyond the difference, would call it significant.
@@ -88,7 +90,7 @@ def paired_bootstrap(
     )
     test = significance.PairedTest(
         [("baseline", list(baseline)), ("system", list(system))],
-        {metric: _metric(metric)},
+        {metric: _metric(metric, lowercase=lowercase)},
         references=[list(references)],
         test_type="bs",
         n_samples=samples,
@@ -113,7 +115,7 @@ def _metric(name: str, *, lowercase: bool = False) -> Any:
     if name == "bleu":
         return metrics.BLEU(lowercase=lowercase)
     if name == "multi-bleu":
-        return metrics.BLEU(tokenize="none", smooth_method="none", force=True)
+        return metrics.BLEU(lowercase=lowercase, tokenize="none", smooth_method="none", force=True)
     if name == "chrf":
         return metrics.CHRF(lowercase=lowercase)
     if name == "ter":

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from multibranch import __version__
+from multibranch.data import PreparedData
 from multibranch.directory import read_json
 from multibranch.disk import check_file, replaced_file, write_json
 from multibranch.errors import UserError, counted
@@ -117,15 +118,18 @@ def _comparisons(bench: Bench, records: list[dict[str, Any]], tell: Tell) -> dic
         # An understanding trial has no translations, one that was run elsewhere may have lost them.
         and all(files[key].is_file() for key in (record["key"], other.key))
     ]
-    words: dict[str, list[str]] = {}
+    corpora: dict[str, PreparedData | None] = {}
     for record, _ in wanted:
         name = record["experiment"]["corpus"]
-        if name not in words:
-            words[name] = _references(bench, record, tell)
-    wanted = [(record, other) for record, other in wanted if words[record["experiment"]["corpus"]]]
+        if name not in corpora:
+            corpora[name] = _data(bench, record, tell)
+    there = {name: data for name, data in corpora.items() if data is not None}
+    words = {name: _references(data) for name, data in there.items()}
+    wanted = [(one, other) for one, other in wanted if words.get(one["experiment"]["corpus"])]
     if not wanted:
         return dict(known)
-    comparisons = Comparisons(words, known)
+    lowercase = {name for name, data in there.items() if data.text.settings.lowercase}
+    comparisons = Comparisons(words, known, lowercase=lowercase)
     tell(f"testing for significance: {len(wanted)} of the differences")
     for record, other in wanted:
         comparisons.compare(record["key"], other, record["experiment"]["corpus"], files)
@@ -133,14 +137,18 @@ def _comparisons(bench: Bench, records: list[dict[str, Any]], tell: Tell) -> dic
     return comparisons.found
 
 
-def _references(bench: Bench, record: dict[str, Any], tell: Tell) -> list[str]:
-    """The tokenised references of a trial's corpus, where it is at hand."""
+def _data(bench: Bench, record: dict[str, Any], tell: Tell) -> PreparedData | None:
+    """A trial's corpus, where it is at hand."""
     experiment = Experiment(**record["experiment"])
     try:
-        data = bench.open(experiment)
+        return bench.open(experiment)
     except UserError as error:
         tell(f"no test for significance on {experiment.corpus}: {error}")
-        return []
+        return None
+
+
+def _references(data: PreparedData) -> list[str]:
+    """The tokenised references of a corpus."""
     return [data.text.tokenise(line, "target") for line in data.lines("test", "target")]
 
 

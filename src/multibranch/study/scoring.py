@@ -3,6 +3,7 @@
 Trials are scored where sacreBLEU is, which need not be where they were run.
 """
 
+from collections.abc import Container
 from pathlib import Path
 from typing import Any
 
@@ -45,11 +46,17 @@ def scored(record: dict[str, Any], folder: Path, data: PreparedData | None) -> d
 class Comparisons:
     """Paired bootstraps between trials' translations, each computed once."""
 
-    def __init__(self, references: dict[str, list[str]], known: dict[str, Any] | None = None):
-        """references: the tokenised references of every corpus, by its name."""
+    def __init__(
+        self,
+        references: dict[str, list[str]],
+        known: dict[str, Any] | None = None,
+        *,
+        lowercase: Container[str] = (),
+    ):
+        """references: the tokenised ones of every corpus, by its name; lowercase: whose are so."""
         self.found: dict[str, Any] = dict(known or {})
         self._bootstraps = {
-            corpus: Bootstrap(lines, samples=SAMPLES)
+            corpus: Bootstrap(lines, samples=SAMPLES, lowercase=corpus in lowercase)
             for corpus, lines in references.items()
             if lines
         }

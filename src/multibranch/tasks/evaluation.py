@@ -197,7 +197,11 @@ def compare(system: Output, baseline: Output) -> dict[str, Any]:
     """Paired bootstrap of the difference in BLEU on tokenised text."""
     _check_same_references([system, baseline])
     return paired_bootstrap(
-        baseline.words, system.words, system.reference_words, metric="multi-bleu"
+        baseline.words,
+        system.words,
+        system.reference_words,
+        metric="multi-bleu",
+        lowercase=system.lowercase,
     )
 
 
