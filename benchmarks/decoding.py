@@ -40,7 +40,7 @@ from multibranch.decoding.graphs import GraphRecorder
 from multibranch.decoding.translator import PRECISIONS, saved_options, unused_ids
 from multibranch.device import device_name
 from multibranch.directory import load_model, load_text
-from multibranch.nn import MultiBranchTransformer
+from multibranch.nn import MultiBranchTransformer, int8_block
 from multibranch.nn.stepper import Stepper
 from multibranch.text import TextPipeline, TextSettings, WordCounter, learn_bpe
 
@@ -339,6 +339,7 @@ def main() -> None:
         "length_penalty": task.options.length_penalty,
         "output_tokens": task.options.min_length if not task.trained else None,
         "machine": _machine(task.device),
+        "int8_step": "one call a block" if int8_block.runs_here() else "one call an operation",
         "engines": table,
     }
     _print(result)

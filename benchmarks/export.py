@@ -23,6 +23,7 @@ from multibranch.decoding import Hypothesis, Translator
 from multibranch.directory import load_model, load_text, read_config
 from multibranch.export import CTranslate2Engine, export_ctranslate2
 from multibranch.metrics import bleu, multi_bleu
+from multibranch.nn import int8_block
 
 
 def main() -> None:
@@ -45,6 +46,7 @@ def main() -> None:
         "length_penalty": said.length_penalty,
         "torch": torch.__version__,
         "cores": os.cpu_count(),
+        "int8_step": "one call a block" if int8_block.runs_here() else "one call an operation",
         "engines": rows,
     }
 

@@ -30,6 +30,18 @@ test compares the two. Scores compare runs on the same data with each other; non
 paper's, whose corpora these are not. How to run and extend the studies: [study.md](study.md)."""
 
 
+# Records of before the decoder in eight bits stepped through a block with one call. Newer ones say
+# how it stepped (`int8_step`), so that one that is made again needs no place here.
+ONE_CALL_AN_OPERATION = (
+    "decoding-cpu",
+    "decoding-single-cpu",
+    "decoding-ted-cpu",
+    "decoding-wmt-cpu",
+    "export-demo-cpu",
+    "export-ted-cpu",
+)
+
+
 def page(folder: Path = RESULTS) -> str:
     """The whole page."""
     files = sorted(folder.glob("*.json"))
@@ -72,6 +84,19 @@ def _note(content: dict[str, Any]) -> str:
     """What a record says of how it came about, as a sentence."""
     note = str(content.get("note", ""))
     return f"{note[0].upper()}{note[1:].rstrip('.')}." if note else ""
+
+
+def _int8_step(path: Path, content: dict[str, Any]) -> str:
+    """How the decoder in eight bits stepped, as a sentence; empty where nothing is known of it."""
+    if said := content.get("int8_step"):
+        return f"Our int8 steps with {said}."
+    if path.stem not in ONE_CALL_AN_OPERATION:
+        return ""
+    return (
+        "**Taken before our int8 stepped through a whole decoder block with one call.** With that "
+        "it is faster, above all with one sentence at a time, and rounds a little differently "
+        "([what changed](export.md#measured))."
+    )
 
 
 def study(path: Path, content: dict[str, Any]) -> list[str]:
@@ -330,7 +355,8 @@ def decoding(path: Path, content: dict[str, Any]) -> list[str]:
         f"{content['parameters'] / 1e6:.1f}M parameters, beam {content['beam']}; weights: "
         f"{content['weights']}."
     )
-    return [f"### {path.stem}", grid(header, rows), _source(path, content, text)]
+    more = filter(None, (text, _int8_step(path, content)))
+    return [f"### {path.stem}", grid(header, rows), _source(path, content, *more)]
 
 
 def exported(path: Path, content: dict[str, Any]) -> list[str]:
@@ -348,7 +374,8 @@ def exported(path: Path, content: dict[str, Any]) -> list[str]:
     header = ["engine", "BLEU", "− our float32", "same best output", "scores differ by at most"]
     signature = content["engines"][0]["signature"]
     text = f"{content['sentences']:,} sentences, beam {content['beam']}. Score: `{signature}`."
-    return [f"### {path.stem}", grid(header, rows), _source(path, content, text)]
+    more = filter(None, (text, _int8_step(path, content)))
+    return [f"### {path.stem}", grid(header, rows), _source(path, content, *more)]
 
 
 def serving(path: Path, content: dict[str, Any]) -> list[str]:
@@ -390,27 +417,48 @@ def demo_seeds(path: Path, content: dict[str, Any]) -> list[str]:
 
 
 def searched(path: Path, content: dict[str, Any]) -> list[str]:
-    """What `study search` found: its best trials, and the study's own model."""
-    own = content["own"]
+    """What `study search` found: its best trials, the study's own model, what they started from."""
+    own, start, best = content["own"], content["started_from"], content["best"]
+    metrics = list(content.get("scores", {}))
+    shown = [*best, *([own] if own and own not in best else [])]
+    scores = {shown[0]["trial"]: content.get("scores", {})}
+    if own:
+        scores.setdefault(own["trial"], content.get("own_scores", {}))
+
+    def measured(loss: float | None, found: dict[str, Any]) -> list[str]:
+        values = [f"{found[name]['value']:.2f}" if name in found else "–" for name in metrics]
+        return ["–" if loss is None else f"{loss:.4f}", *values]
+
     rows = [
         [
             f"{one['trial']}" + (", the study's own" if one == own else ""),
-            f"{one['validation_loss']:.4f}",
+            *measured(one["validation_loss"], scores.get(one["trial"], {})),
             *(one[name] for name in ("branches", "drop_branch", "drop_ffn", "ffn_branches")),
             one["drop_kind"],
             f"{one['parameters']:,}",
+            f"{one['seconds']:.0f}",
         ]
-        for one in [*content["best"], *([own] if own and own not in content["best"] else [])]
+        for one in shown
     ]
-    header = ["trial", "validation loss", "N_a by layer", "ρ by layer", "ρ of the FFN", "N_f"]
-    asked = content.get("asked", content["trials"])
-    of = f" of the {asked} asked for" if asked > content["trials"] else ""
-    text = f"{content['trials']} trials{of}, {content['pruned']} of them pruned. "
-    text += content["claims"]
-    for whose, key in (("The best", "scores"), ("The study's own", "own_scores")):
-        for name, score in content.get(key, {}).items():
-            text += f" {whose} on the test set: {name} {score['value']:.2f} ({score['signature']})."
-    table = grid([*header, "dropped", "parameters"], rows)
+    if start:
+        found = measured(start["validation_loss"], content.get("started_from_scores", {}))
+        size, seconds = f"{start['parameters']:,}", f"{start['seconds']:.0f}"
+        rows.append(["what all started from", *found, "1", *"––––", size, seconds])
+    header = ["trial", "validation loss", *metrics, "N_a by layer", "ρ by layer", "ρ of the FFN"]
+    asked, trials = content["asked"], content["trials"]
+    of = f" of the {asked} asked for" if asked > trials else ""
+    text = f"{trials} trials{of}, {content['pruned']} of them pruned, "
+    text += f"{content['seconds']:.0f} seconds in all, with seed {content['seed']}. "
+    text += f"The study's own model is `{content['model']}`. "
+    text += f"All started from `{start['key']}`" if start else "All started from scratch"
+    text += f", which had {start['updates']:,} updates; trained for" if start else ", for"
+    limits = [f"{content[unit]:,} {unit}" for unit in ("updates", "minutes") if content[unit]]
+    text += f" at most {' or '.join(limits)} each. " if limits else " as the configuration says. "
+    space = "; ".join(f"{name} {value}" for name, value in content["space"].items())
+    text += f"[Searched](study.md#search): {space}. {content['claims']}"
+    for name, score in content.get("scores", {}).items():
+        text += f" {name}, on the test set: {score['signature']}."
+    table = grid([*header, "N_f", "dropped", "parameters", "seconds"], rows)
     return [f"### {content['title']}", table, _source(path, content, text)]
 
 

@@ -464,6 +464,20 @@ def test_the_results_page_is_what_the_records_give() -> None:
         assert f"(../benchmarks/results/{path.name})" in written
 
 
+def test_a_record_of_before_a_block_was_one_call_says_so_until_it_is_made_again() -> None:
+    made, results = load("results_page"), ROOT / "benchmarks" / "results"
+    shown = made.page()
+    for stem in made.ONE_CALL_AN_OPERATION:
+        path = results / f"{stem}.json"
+        section = shown.split(f"### {stem}\n")[1].split("\n### ")[0]
+        assert "**Taken before our int8 stepped through a whole decoder block" in section
+        content = json.loads(path.read_text(encoding="utf-8"))
+        make = made.exported if stem.startswith("export") else made.decoding
+        again = "\n".join(make(path, {**content, "int8_step": "one call a block"}))
+        assert "Our int8 steps with one call a block." in again and "Taken before" not in again
+    assert shown.count("Taken before our int8") == len(made.ONE_CALL_AN_OPERATION)
+
+
 def test_the_main_study_of_a_corpus_stands_before_what_builds_on_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
