@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from multibranch.device import device_name
 from multibranch.nn import MultiBranchAttention, kernels
+from multibranch.nn.plainly import use_reference
 
 # width, heads: IWSLT's small and default models, WMT's
 SIZES = [(256, 4), (512, 4), (512, 16)]
@@ -114,7 +115,7 @@ def measure_packed(
     segments = kernels.make_segments(boundaries, tokens, longest=max(LENGTHS))
     times: dict[str, list[float]] = {}
     for round_number in range(rounds + 2):
-        for name, path in (("kernels", nullcontext), ("plain", kernels.use_reference)):
+        for name, path in (("kernels", nullcontext), ("plain", use_reference)):
             with path():
                 spent = seconds(lambda x: layer.attend_packed(x, segments), states, backward=True)
             if round_number >= 2:

@@ -32,6 +32,7 @@ from multibranch.nn.kernels import (
     packed_self_attention,
     smoothed_cross_entropy,
 )
+from multibranch.nn.plainly import use_reference
 from multibranch.nn.triton_kernels import (
     Tiles,
     backward_tiles,
@@ -292,7 +293,7 @@ def compare_loss(n: int, d: int, vocabulary: int) -> dict[str, Any]:
     states, weight, targets = loss_problem(n, d, vocabulary)
     results = loss_step(states, weight, targets)
     doubles = [x.detach().double().requires_grad_() for x in (states, weight)]
-    with kernels.use_reference():
+    with use_reference():
         references = loss_step(doubles[0], doubles[1], targets)
     errors = [
         ((a.double() - b).abs().max() / b.abs().max()).item() for a, b in zip(results, references)
@@ -319,7 +320,7 @@ def measure_loss(n: int, d: int, vocabulary: int) -> dict[str, Any]:
         str(cut): kernel(*cut)
         for cut in [(2048, 4), (4096, 4), (4096, 8), (8192, 8), (8192, 16), (16384, 16)]
     }
-    with kernels.use_reference():
+    with use_reference():
         row["padded_both"] = attempt(lambda: microseconds(lambda: loss_step(*problem), 2, 3))
     return row
 
@@ -393,7 +394,7 @@ def measure(case: Case, *, sweep: bool) -> dict[str, Any]:
             lambda: microseconds(lambda: problem.varlen()(*problem.inputs), 3, 5)
         )
         row["varlen_both"] = attempt(lambda: microseconds(problem.both(problem.varlen()), 3, 5))
-        with kernels.use_reference():
+        with use_reference():
             row["padded_both"] = attempt(lambda: microseconds(problem.both(problem.attend), 2, 3))
     return row
 

@@ -27,7 +27,7 @@ import torch
 
 from multibranch.data import PreparedData
 from multibranch.device import device_name
-from multibranch.nn import kernels
+from multibranch.nn.plainly import use_reference
 from multibranch.training import Config, DataConfig, ModelConfig, TrainConfig, Trainer
 
 MODELS = {
@@ -58,7 +58,7 @@ def train(data: str, args: argparse.Namespace, *, fast: bool, seed: int) -> dict
         ),
     )
     started = time.perf_counter()
-    with nullcontext() if fast else kernels.use_reference():
+    with nullcontext() if fast else use_reference():
         Trainer(config, PreparedData.open(data), quiet=True).run()
     seconds = time.perf_counter() - started
     records = [json.loads(line) for line in (folder / "run" / "metrics.jsonl").open()]

@@ -22,7 +22,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from multibranch.data import PreparedData
 from multibranch.device import device_name
-from multibranch.nn import kernels
+from multibranch.nn.plainly import use_reference
 from multibranch.training import Config, DataConfig, ModelConfig, TrainConfig, Trainer
 
 WARM_UP, PROFILED = 12, 10
@@ -72,7 +72,7 @@ def measure(name: str, data: str, args: argparse.Namespace) -> dict[str, Any]:
             ),
         )
         trainer = Trainer(config, PreparedData.open(data), quiet=True)
-        with kernels.use_reference() if reference else nullcontext():
+        with use_reference() if reference else nullcontext():
             events, clock = _profiled(trainer, args.device)
     return {"name": name, "milliseconds": clock, **_summary(events, args.device)}
 

@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -26,7 +26,8 @@ import torch
 
 from multibranch.data import PreparedData
 from multibranch.device import device_name
-from multibranch.nn import DecoderBlock, kernels
+from multibranch.nn import DecoderBlock
+from multibranch.nn.plainly import use_reference
 from multibranch.training import Config, DataConfig, ModelConfig, TrainConfig, Trainer
 from multibranch.training.graphed import GraphedStep
 
@@ -71,6 +72,7 @@ CPU_ROWS = [
     Row(f"N_a={n}", {**SMALL, "drop_branch": 0.3, "branches": n}, tokens=1024, updates=30)
     for n in (1, 2, 3, 4)
 ]
+CPU_ROWS += [replace(CPU_ROWS[n - 1], name=f"N_a={n}, reference", reference=True) for n in (1, 3)]
 
 
 class _OtherVocabulary:
@@ -109,7 +111,7 @@ def run(row: Row, data: PreparedData, device: str) -> dict[str, Any]:
     trainer.display.console.quiet = True
     inside = _time_steps(trainer)
     trainer._validate = lambda: None  # type: ignore[method-assign]
-    with kernels.use_reference() if row.reference else nullcontext():
+    with use_reference() if row.reference else nullcontext():
         trainer._set_up()
         ready = time.perf_counter()
         trainer._epochs()

@@ -2,11 +2,12 @@
 
 import os
 from collections.abc import Iterator
+from contextlib import nullcontext
 
 import pytest
 import torch
 
-from multibranch.nn.kernels import use_reference
+from multibranch.nn.plainly import use_reference
 
 HAS_TRITON = torch.cuda.is_available() or os.environ.get("TRITON_INTERPRET") == "1"
 
@@ -14,11 +15,15 @@ HAS_TRITON = torch.cuda.is_available() or os.environ.get("TRITON_INTERPRET") == 
 @pytest.fixture(params=["plain", "triton"] if HAS_TRITON else ["plain"])
 def path(request: pytest.FixtureRequest) -> Iterator[str]:
     """Both paths in turn; on the plain one the kernels are switched off."""
-    if request.param == "plain":
-        with use_reference():
-            yield "plain"
-    else:
-        yield "triton"
+    with use_reference() if request.param == "plain" else nullcontext():
+        yield request.param
+
+
+@pytest.fixture(params=["plain", "triton" if HAS_TRITON else "in chunks"])
+def path_of_loss(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The same of the loss, which is had in chunks on a CPU."""
+    with use_reference() if request.param == "plain" else nullcontext():
+        yield request.param
 
 
 @pytest.fixture

@@ -23,8 +23,8 @@ from multibranch.nn.kernels import (
     make_segments,
     packed_cross_attention,
     packed_self_attention,
-    use_reference,
 )
+from multibranch.nn.plainly import use_reference
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cuda" if torch.cuda.is_available() and not INTERPRETED else "cpu"

@@ -1,4 +1,4 @@
-"""The fused label-smoothed cross-entropy equals its float64 definition, on both paths.
+"""The fused label-smoothed cross-entropy equals its float64 definition, on every path.
 
 As in test_kernels.py, whose `test_kernels_through_the_interpreter` runs this file too.
 """
@@ -43,13 +43,14 @@ def definition(
     [
         (13, 16, 40, torch.float32, 1e-5),
         (6, 8, 9001, torch.float32, 1e-5),  # two blocks and a rest, rows of odd length
+        (300, 8, 9001, torch.float32, 1e-5),  # two chunks and a rest, on a CPU
         (1, 4, 3, torch.float32, 1e-5),
         (20, 32, 10152, torch.bfloat16, 2e-2),
         (20, 32, 264, torch.float16, 4e-3),
     ],
 )
 def test_equals_its_definition(
-    path: str,
+    path_of_loss: str,
     n: int,
     d: int,
     vocabulary: int,
@@ -78,7 +79,7 @@ def test_equals_its_definition(
     assert torch.count_nonzero(gradients[0][ignored]) == 0
 
 
-def test_nothing_but_ignored_targets_is_zero(path: str) -> None:
+def test_nothing_but_ignored_targets_is_zero(path_of_loss: str) -> None:
     states, weight, targets = problem(5, 8, 24, torch.float32)
     targets.fill_(PAD)
     loss, plain = smoothed_cross_entropy(states, weight, targets, smoothing=0.1, ignore_index=PAD)
@@ -87,7 +88,7 @@ def test_nothing_but_ignored_targets_is_zero(path: str) -> None:
         assert torch.count_nonzero(gradient) == 0
 
 
-def test_ignored_rows_may_hold_anything(path: str) -> None:
+def test_ignored_rows_may_hold_anything(path_of_loss: str) -> None:
     """A target of −100 lies outside the vocabulary, and huge logits of its row do no harm."""
     states, weight, targets = problem(6, 8, 24, torch.float32)
     targets[:] = torch.tensor([3, -100, 5, 23, -100, 0])
@@ -100,7 +101,7 @@ def test_ignored_rows_may_hold_anything(path: str) -> None:
     assert all(x.isfinite().all() for x in torch.autograd.grad(loss, (states, weight)))
 
 
-def test_without_gradient_the_losses_are_the_same(path: str) -> None:
+def test_without_gradient_the_losses_are_the_same(path_of_loss: str) -> None:
     states, weight, targets = problem(9, 8, 50, torch.float32)
     how = {"smoothing": 0.1, "ignore_index": PAD}
     with torch.no_grad():
@@ -110,7 +111,7 @@ def test_without_gradient_the_losses_are_the_same(path: str) -> None:
     )
 
 
-def test_autocast_computes_the_logits_in_its_type(path: str) -> None:
+def test_autocast_computes_the_logits_in_its_type(path_of_loss: str) -> None:
     states, weight, targets = problem(12, 16, 40, torch.float32)
     how = {"smoothing": 0.1, "ignore_index": PAD}
     with torch.autocast(DEVICE, dtype=torch.bfloat16):
@@ -123,7 +124,7 @@ def test_autocast_computes_the_logits_in_its_type(path: str) -> None:
         assert torch.equal(gradient, other)
 
 
-def test_compiles_without_a_graph_break(path: str) -> None:
+def test_compiles_without_a_graph_break(path_of_loss: str) -> None:
     def objective(states: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
         loss, plain = smoothed_cross_entropy(
             states.tanh(), weight, targets, smoothing=0.1, ignore_index=PAD

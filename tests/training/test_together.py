@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 
 from multibranch.data import PreparedData
 from multibranch.errors import UserError
-from multibranch.nn.kernels import use_reference
+from multibranch.nn.plainly import use_reference
 from multibranch.training import Config, Outcome, Trainer
 from multibranch.training.checkpoint import Checkpoints
 from multibranch.training.optimiser import Optimiser

@@ -25,6 +25,7 @@ from multibranch.nn.drop import (
     kept_units,
 )
 from multibranch.nn.kernels import Segments
+from multibranch.nn.linear import linear
 
 
 class MultiBranchAttention(nn.Module):
@@ -130,7 +131,7 @@ class MultiBranchAttention(nn.Module):
         """
         weight = self.qkv_weight[first:last, active]
         bias = None if self.qkv_bias is None else self.qkv_bias[first:last, active].flatten()
-        projected = F.linear(states, weight.flatten(0, 2), bias)
+        projected = linear(states, weight.flatten(0, 2), bias)
         return projected.unflatten(-1, (last - first, -1, self.head_width))
 
     def merge(
@@ -156,8 +157,8 @@ class MultiBranchAttention(nn.Module):
         summed_bias = None if bias is None else bias.sum(0)
         scale = branch_factor(self.branches, self.branch_scale)
         if scale == 1:
-            return F.linear(heads.flatten(-2), weight.t(), summed_bias)
-        output = F.linear(heads.flatten(-2), weight.t())
+            return linear(heads.flatten(-2), weight.t(), summed_bias)
+        output = linear(heads.flatten(-2), weight.t())
         if summed_bias is not None:
             output = output + summed_bias.to(output.dtype)
         return output * scale

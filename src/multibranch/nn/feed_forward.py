@@ -20,6 +20,7 @@ from multibranch.nn.drop import (
     draw_own,
     kept_units,
 )
+from multibranch.nn.linear import linear
 
 ACTIVATIONS = ("relu", "gelu", "swiglu")
 
@@ -121,7 +122,7 @@ class MultiBranchFeedForward(nn.Module):
         """The hidden units of the active branches, (…, branches, d_h)."""
         weight = self.in_weight[active].flatten(0, 1)
         bias = None if self.in_bias is None else self.in_bias[active].flatten()
-        hidden = F.linear(states, weight, bias).unflatten(-1, (-1, self.in_weight.shape[1]))
+        hidden = linear(states, weight, bias).unflatten(-1, (-1, self.in_weight.shape[1]))
         if self.activation == "relu":
             hidden = F.relu(hidden)
         elif self.activation == "gelu":
@@ -138,7 +139,7 @@ class MultiBranchFeedForward(nn.Module):
         bias = None if self.out_bias is None else self.out_bias[active]  # (branches, d)
         if keep is not None and hidden.shape[-2] == 1:
             # One branch: scaling its output is cheaper than scaling its hidden units.
-            output = F.linear(
+            output = linear(
                 hidden.flatten(-2), weight.t(), None if bias is None else bias.squeeze(0)
             )
             return output * (keep * scale).to(output.dtype)
@@ -147,8 +148,8 @@ class MultiBranchFeedForward(nn.Module):
             bias = None if bias is None else bias * keep.to(bias.dtype).unsqueeze(-1)
         summed_bias = None if bias is None else bias.sum(0)
         if scale == 1:
-            return F.linear(hidden.flatten(-2), weight.t(), summed_bias)
-        output = F.linear(hidden.flatten(-2), weight.t())
+            return linear(hidden.flatten(-2), weight.t(), summed_bias)
+        output = linear(hidden.flatten(-2), weight.t())
         if summed_bias is not None:
             output = output + summed_bias.to(output.dtype)
         return output * scale

@@ -7,21 +7,23 @@ dimension: h = N_a·m heads of width w.
 
 Two paths compute the same functions. Triton kernels (nn/triton_kernels.py) run on a GPU, and on a
 CPU through Triton's interpreter when TRITON_INTERPRET=1 is set. Everywhere else, or inside
-`use_reference()`, plain PyTorch pads the sequences, calls scaled_dot_product_attention and gathers
-the tokens back. Tokens that see no key (the tail) come out as zeros, with zero gradients, on both
-paths.
+`use_reference()` (nn/plainly.py), plain PyTorch pads the sequences, calls
+scaled_dot_product_attention and gathers the tokens back. Tokens that see no key (the tail) come out
+as zeros, with zero gradients, on both paths.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from multibranch.nn.chunked_loss import ChunkedCrossEntropy
+from multibranch.nn.plainly import reference_only
 
 _INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 _TRITON = False
@@ -35,26 +37,14 @@ if torch.backends.cuda.is_built() or _INTERPRETED:
 
 _KERNEL_TYPES = (torch.bfloat16, torch.float16, torch.float32)
 _KERNEL_WIDTHS = (16, 32, 64, 128)
-_reference_only = False
 _Result = TypeVar("_Result")
-
-
-@contextmanager
-def use_reference() -> Iterator[None]:
-    """Inside this context the plain PyTorch path computes everything, whatever the device."""
-    global _reference_only
-    before, _reference_only = _reference_only, True
-    try:
-        yield
-    finally:
-        _reference_only = before
 
 
 def _kernels_run(states: Tensor) -> bool:
     """Whether the Triton kernels can take these states: a matter of device, type and settings."""
     return (
         _TRITON
-        and not _reference_only
+        and not reference_only()
         and (states.is_cuda or _INTERPRETED)
         and states.dtype in _KERNEL_TYPES
         and states.shape[0] > 0
@@ -63,6 +53,16 @@ def _kernels_run(states: Tensor) -> bool:
 
 def _kernels_attend(states: Tensor) -> bool:
     return _kernels_run(states) and states.shape[-1] in _KERNEL_WIDTHS
+
+
+def _in_chunks(states: Tensor) -> bool:
+    """Whether a loss is to be had some rows at a time: on a CPU, and of one model."""
+    return (
+        not torch.compiler.is_compiling()
+        and not reference_only()
+        and states.device.type == "cpu"
+        and not torch._C._are_functorch_transforms_active()
+    )
 
 
 def _dropout_seed(states: Tensor, dropout_p: float) -> Tensor | None:
@@ -248,6 +248,12 @@ def smoothed_cross_entropy(
             states, weight, targets, smoothing, ignore_index, grad
         )
         return sums[0], sums[1].detach()
+    if _in_chunks(states):
+        grad = torch.is_grad_enabled() and (states.requires_grad or weight.requires_grad)
+        found: tuple[Tensor, Tensor] = ChunkedCrossEntropy.apply(
+            states, weight, targets, smoothing, ignore_index, grad
+        )
+        return found
     smoothed, plain = label_smoothed(
         F.linear(states, weight), targets, smoothing=smoothing, ignore_index=ignore_index
     )

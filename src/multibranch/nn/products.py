@@ -1,11 +1,8 @@
 """Products of states with a weight that is laid out once: in floating point, or in int8."""
 
-import contextlib
-import functools
 import threading
 import warnings
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from multibranch.nn import int8_products
+from multibranch.nn.linear import prefers_onednn
 
 Multiply = Callable[[Tensor], Tensor]  # states (rows, in) → (rows, out)
 
@@ -59,17 +57,6 @@ class Product:
         if self.bias is None:
             return torch.mm(states, self.weight)
         return torch.addmm(self.bias, states, self.weight)
-
-
-@functools.cache
-def prefers_onednn() -> bool:
-    """Whether float32 products are oneDNN's, not MKL's, slow on processors that are not Intel's."""
-    both = torch.backends.mkl.is_available() and torch.backends.mkldnn.is_available()
-    if not both or not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
-        return False
-    with contextlib.suppress(OSError):
-        return "GenuineIntel" not in Path("/proc/cpuinfo").read_text(encoding="utf-8")
-    return False
 
 
 class Int8Product:

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from multibranch.nn.blocks import DecoderBlock, EncoderBlock, Layout
@@ -17,6 +16,7 @@ from multibranch.nn.cache import DecoderCache, LayerCache
 from multibranch.nn.drop import Keep, check_units, draw_keep
 from multibranch.nn.embedding import TokenEmbedding
 from multibranch.nn.kernels import make_segments
+from multibranch.nn.linear import linear
 
 Number = TypeVar("Number", int, float)
 
@@ -258,7 +258,7 @@ class MultiBranchTransformer(_Stack):
             target_longest=target_longest,
             keep=keep,
         )
-        return F.linear(states, self.output_vectors)
+        return linear(states, self.output_vectors)
 
     def states(
         self,
@@ -317,7 +317,7 @@ class MultiBranchTransformer(_Stack):
         states = self.target_embedding(ids, position)
         for block, layer in zip(self.decoder, cache.layers):
             states = block.step(states, layer, cache)  # type: ignore[operator]
-        return F.linear(self.decoder_norm(states), self.output_vectors)
+        return linear(self.decoder_norm(states), self.output_vectors)
 
 
 class MultiBranchEncoder(_Stack):
