@@ -501,10 +501,13 @@ def test_the_main_study_of_a_corpus_stands_before_what_builds_on_it(
 def test_a_search_that_was_stopped_is_shown_as_such(asked: int, told: str) -> None:
     one = {"trial": 0, "validation_loss": 1.5, "branches": "1 2", "drop_branch": "0.00 0.10"}
     one |= {"drop_ffn": "0.00 0.00", "ffn_branches": "1 1", "drop_kind": "head", "parameters": 9}
+    one["seconds"] = 12.0
     content = {"title": "Search", "claims": "", "asked": asked, "trials": 5, "pruned": 2}
-    content |= {"best": [one], "own": None}
+    content |= {"best": [one], "own": None, "started_from": None, "space": {"branches": [1, 2]}}
+    content |= {"model": "x.s3", "seed": 3, "updates": 1000, "minutes": None, "seconds": 60.0}
     [_, _, text] = load("results_page").searched(Path("search-x.json"), content)
     assert told in text
+    assert "`x.s3`. All started from scratch, for at most 1,000 updates each." in text
 
 
 def test_a_claim_is_told_seed_by_seed() -> None:

@@ -1,10 +1,13 @@
 """The search: what it proposes, that it prunes, and that it goes on where it stopped."""
 
+import importlib.util
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
+import sys
 import threading
 import time
 import warnings
@@ -15,24 +18,32 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 
 from multibranch import configuration
 from multibranch.cli import main
+from multibranch.data import PreparedData
+from multibranch.directory import load_model
 from multibranch.errors import UserError
 from multibranch.study.bench import Bench
 from multibranch.study.plan import Search, load_study
 from multibranch.study.proposing import own_model, propose
 from multibranch.study.searching import _sampler, search
-from multibranch.training import Config, Trainer
+from multibranch.training import Config, Trainer, first_model
 from multibranch.training.bad_batches import Diverged
 from multibranch.training.signals import Interruption
 
 optuna = pytest.importorskip("optuna")
 
 
+def space_of(**given: Any) -> Search:
+    """What may be chosen from scratch."""
+    return Search(**given).completed(None)
+
+
 def test_a_proposal_has_one_value_for_every_layer() -> None:
-    space = Search(branches=[1, 2, 3], layers_together=2, drop_branch=[0.1, 0.3])
+    space = space_of(branches=[1, 2, 3], layers_together=2, drop_branch=[0.1, 0.3])
     base = Config()
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=3))
     for _ in range(20):
@@ -48,7 +59,7 @@ def test_a_proposal_has_one_value_for_every_layer() -> None:
 def test_the_studys_own_model_is_a_proposal_where_the_space_has_it() -> None:
     base = Config()
     base.model.branches, base.model.drop_branch = 3, 0.3
-    space = Search(branches=[1, 3], layers_together=3)
+    space = space_of(branches=[1, 3], layers_together=3)
     fixed = own_model(space, base)
     study = optuna.create_study(sampler=_sampler(space, 1, done=0, fixed=fixed))
     model = propose(study.ask(), space, base).model
@@ -56,24 +67,24 @@ def test_the_studys_own_model_is_a_proposal_where_the_space_has_it() -> None:
     assert model.drop_branch == pytest.approx([0.3] * 12) == model.drop_ffn
     assert model.drop_kind == "branch"
     for other in ({"branches": [1, 2]}, {"drop_ffn": [0.0, 0.2]}, {"drop_branch": [0.02, 0.4]}):
-        assert own_model(Search(**other), base) is None
+        assert own_model(space_of(**other), base) is None
 
 
 def test_a_rates_upper_end_need_not_be_whole_steps_away() -> None:
     base = Config()
     base.model.branches, base.model.drop_branch = 3, 0.3
-    assert own_model(Search(drop_branch=[0.0, 0.33], drop_ffn=[0.1, 0.32]), base) is not None
-    assert own_model(Search(drop_branch=[0.0, 0.29]), base) is None
+    assert own_model(space_of(drop_branch=[0.0, 0.33], drop_ffn=[0.1, 0.32]), base) is not None
+    assert own_model(space_of(drop_branch=[0.0, 0.29]), base) is None
     study = optuna.create_study()
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # Optuna warns of a range that steps do not divide
-        model = propose(study.ask(), Search(drop_branch=[0.02, 0.1]), base).model
+        model = propose(study.ask(), space_of(drop_branch=[0.02, 0.1]), base).model
     assert set(model.drop_branch) <= {0.02, 0.07}
 
 
 def test_any_seed_that_the_verb_takes_gives_draws() -> None:
-    study = optuna.create_study(sampler=_sampler(Search(), 2**32 - 1, done=3))
-    assert propose(study.ask(), Search(), Config()).model.drop_kind in ("branch", "head")
+    study = optuna.create_study(sampler=_sampler(space_of(), 2**32 - 1, done=3))
+    assert propose(study.ask(), space_of(), Config()).model.drop_kind in ("branch", "head")
 
 
 def test_a_search_counts_its_trials_over_several_commands(
@@ -529,3 +540,296 @@ def test_where_encoders_are_pretrained_there_is_nothing_to_search(tmp_path: Path
     assert main(["study", "search", "glue", "--output", str(tmp_path)]) == 2
     [line] = capsys.readouterr().err.splitlines()
     assert line.startswith("multibranch study: glue has nothing to search")
+
+
+# -- From a trained Transformer --------------------------------------------------------------------
+
+TRANSFORMER = "tiny.scratch.1-16-16.m4.l1+1.r0.s1"
+OWN = "tiny.proximal.2-16-16.m4.l1+1.r0.1.s1"
+
+
+@pytest.fixture
+def write_proximal(write_study: Callable[..., Path]) -> Callable[..., Path]:
+    """Writes the study whose own model is a Transformer branched out: its grids, exchanged."""
+
+    def write(search: str = "search: {}", **changes: Any) -> Path:
+        path = write_study(search=search)
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content["grids"].reverse()
+        path.write_text(yaml.safe_dump({**content, **changes}), encoding="utf-8")
+        return path
+
+    return write
+
+
+def baselines(folder: Path) -> list[Path]:
+    """The trials of the study that were run in an output folder."""
+    return sorted(path.parent for path in folder.glob("trials/*/trial.json"))
+
+
+def test_the_studys_own_model_is_the_first_that_its_first_grid_lists(
+    write_study: Callable[..., Path], write_proximal: Callable[..., Path]
+) -> None:
+    assert load_study(str(write_study())).own().key == TRANSFORMER
+    study = load_study(str(write_proximal()))
+    assert study.own().key == OWN
+    assert study.own(3).parent == study.experiments(seeds=3)[-1].baseline
+    assert study.experiments(seeds=1)[0].key == TRANSFORMER  # which it drags along
+
+
+def test_trials_are_second_stages_of_one_transformer_that_searches_share(
+    write_proximal: Callable[..., Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture,
+) -> None:
+    configs: list[Config] = []
+
+    def noted(config: Config, data: Any, **options: Any) -> Trainer:
+        configs.append(config)
+        return Trainer(config, data, **options)
+
+    monkeypatch.setattr("multibranch.study.searching.Trainer", noted)
+    second = {"train.warmup": 2, "train.log_every": 3}
+    file = write_proximal(
+        "search: {branches: [1, 2, 3], first_trials: 9}", second_settings=second, second_updates=9
+    )
+    place = ["--output", str(tmp_path / "out"), "--device", "cpu"]
+    words = ["study", "search", str(file), *place, "--json", "--trials", "3"]
+    assert main([*words, "--record", str(tmp_path / "search-x.json")]) == 0
+    said = capsys.readouterr()
+    assert f" {TRANSFORMER}: Transformer 1/16/16\n" in said.err
+    [baseline] = baselines(tmp_path / "out")
+    record = json.loads((baseline / "trial.json").read_text(encoding="utf-8"))
+    assert (record["key"], record["updates"]) == (TRANSFORMER, 6)
+    # Another search, in a storage of its own, finds it trained, and so does the study.
+    other = ["--storage", f"sqlite:///{tmp_path}/other.db"]
+    assert main([*words, *other]) == 0
+    assert main(["study", "run", str(file), *place, "--only", TRANSFORMER]) == 0
+    assert TRANSFORMER in capsys.readouterr().err
+    assert baselines(tmp_path / "out") == [baseline]
+    finished = json.loads((baseline / "trial.json").read_text(encoding="utf-8"))["finished"]
+    assert finished == record["finished"]
+    assert len(configs) == 6
+    for config in configs:
+        assert config.train.init_from == str(baseline)
+        assert (config.train.max_updates, config.train.warmup) == (9, 2)
+        assert config.model.ffn_branches == [1, 1]  # the Transformer's, in whatever space
+    # Each layer's branches are copies of the Transformer's, so that all begin at its loss.
+    one = load_model(baseline)
+    starts = set()
+    for config in configs:
+        text = PreparedData.open(str(config.data.folder)).text
+        for block, trained in zip(first_model(config, text).blocks, one.blocks, strict=True):
+            weight = block.attention.qkv_weight
+            assert all(
+                torch.equal(each, trained.attention.qkv_weight[:, 0]) for each in weight.unbind(1)
+            )
+        log = (Path(config.train.output) / "metrics.jsonl").read_text(encoding="utf-8")
+        starts |= {
+            row["plain"] for row in map(json.loads, log.splitlines()) if row["kind"] == "start"
+        }
+    branches = {tuple(config.model.branches) for config in configs}  # type: ignore[arg-type]
+    assert len(branches) > 2 and branches > {(2, 2)}
+    assert max(starts) == pytest.approx(min(starts), rel=1e-5)
+    # The record says what was beaten and what all started from, and a page shows it.
+    found = json.loads((tmp_path / "search-x.json").read_text(encoding="utf-8"))
+    assert found["model"] == OWN and found["own"]["branches"] == "2 2"
+    assert (found["seed"], found["updates"], found["asked"]) == (1, 9, 3)
+    assert found["space"]["ffn_branches"] == [1]
+    assert found["started_from"] == {
+        "key": TRANSFORMER,
+        "validation_loss": round(record["validation_plain"], 4),
+        "parameters": record["parameters"],
+        "updates": 6,
+        "seconds": record["wall_seconds"],
+    }
+    assert found["started_from"]["validation_loss"] == pytest.approx(min(starts), abs=1e-4)
+    times = [row["seconds"] for row in found["best"]]
+    assert found["seconds"] == pytest.approx(sum(times), abs=0.3) and min(times) > 0
+    metrics = {"bleu", "multi_bleu", "chrf"}
+    for which in ("scores", "own_scores", "started_from_scores"):
+        assert found[which].keys() == metrics
+    page = "\n".join(results_page().searched(Path("search-x.json"), found))
+    [row] = [line for line in page.splitlines() if line.startswith("| what all started from")]
+    cells = row.strip("| ").split(" | ")
+    assert cells[1] == f"{found['started_from']['validation_loss']:.4f}"
+    assert cells[2] == f"{found['started_from_scores'][next(iter(found['scores']))]['value']:.2f}"
+    assert f"All started from `{TRANSFORMER}`, which had 6 updates; trained for at most 9" in page
+    assert len({line.count(" | ") for line in page.splitlines() if line.startswith("| ")}) == 1
+
+
+def results_page() -> Any:
+    place = Path(__file__).parents[2] / "benchmarks" / "results_page.py"
+    spec = importlib.util.spec_from_file_location("results_page", place)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(place.parent))  # scripts import each other
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.remove(str(place.parent))
+    return module
+
+
+def test_searches_at_once_train_what_they_start_from_once(
+    write_proximal: Callable[..., Path], study_command: Callable[..., Any], tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    words = ("search", write_proximal(), "--output", out, "--device", "cpu", "--trials", "3")
+    files = [tmp_path / "one.json", tmp_path / "two.json"]
+    said = []
+    for process in [study_command(*words, "--record", file) for file in files]:
+        said.append(process.communicate(timeout=120))
+        assert process.returncode == 0, said
+    one, two = (json.loads(file.read_text(encoding="utf-8")) for file in files)
+    assert one == two and one["trials"] == 3
+    assert sum(f"{TRANSFORMER}: Transformer 1/16/16" in errors for _, errors in said) == 1
+    assert len(baselines(out)) == 1
+
+
+def test_updates_of_a_search_are_those_of_a_trial(
+    write_proximal: Callable[..., Path], tmp_path: Path
+) -> None:
+    study = load_study(str(write_proximal("search: {updates: 2}")))
+    bench = Bench(study, tmp_path / "out", device="cpu")
+    found = search(bench, url=f"sqlite:///{tmp_path}/s.db", trials=1, tell=lambda line: None)
+    assert (found["updates"], found["started_from"]["updates"]) == (2, 6)
+
+
+@pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM, "--minutes"])
+def test_a_search_that_is_stopped_before_its_first_trial_goes_on(
+    write_proximal: Callable[..., Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture,
+    by: Any,
+) -> None:
+    words = ["study", "search", str(write_proximal()), "--output", str(tmp_path), "--device", "cpu"]
+    words += ["--trials", "2", "--record", str(tmp_path / "search.json")]
+    timed = ["--minutes", "0.02"] if by == "--minutes" else []
+
+    def stop() -> None:
+        if timed:
+            time.sleep(2)
+        else:
+            os.kill(os.getpid(), by)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("multibranch.study.trial.Trainer", interrupting(1, stop))
+        assert main([*words, *timed]) == (1 if timed else 128 + by)
+    said = capsys.readouterr()
+    assert "the same command goes on\n" in said.err
+    assert (
+        ": stopped, and does not count" not in said.err and not (tmp_path / "search.json").exists()
+    )
+    assert not timed or " 2 trials left to run: the same command goes on\n" in said.err
+    [folder] = tmp_path.glob("trials/tiny.*")
+    assert list(folder.glob("resume/update-*"))
+    assert main(words) == 0
+    record = json.loads((tmp_path / "search.json").read_text(encoding="utf-8"))
+    assert (record["trials"], record["started_from"]["updates"]) == (2, 6)
+    updates = [
+        row["update"]
+        for row in map(json.loads, (folder / "metrics.jsonl").read_text("utf-8").splitlines())
+        if row["kind"] == "train"
+    ]
+    assert updates == [1, 2, 3, 4, 5, 6]  # it went on where it was
+
+
+def test_a_time_that_is_up_before_a_trial_is_too_short_only_if_nothing_else_was_done(
+    write_proximal: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(load_study(str(write_proximal())), tmp_path / "out", device="cpu")
+    url = f"sqlite:///{tmp_path}/s.db"
+
+    def within(minutes: float) -> dict[str, Any]:
+        slow = interrupting(1, lambda: time.sleep(60 * minutes))
+        monkeypatch.setattr("multibranch.study.searching.Trainer", slow)
+        return search(bench, url=url, trials=1, minutes=minutes, tell=lambda line: None)
+
+    found = within(0.1)  # in which the Transformer is trained
+    assert (found["trials"], found["best"]) == (0, [])
+    assert found["started_from"]["key"] == TRANSFORMER
+    with pytest.raises(UserError, match="no trial of the search was finished within --minutes"):
+        within(0.02)
+
+
+@pytest.mark.parametrize(
+    ("search", "changes", "said"),
+    [
+        ("search: {ffn_branches: [1, 2]}", {}, f"every trial starts from {TRANSFORMER}, and has"),
+        ("search: {}", {"starts": ["continued"]}, "is neither from scratch nor proximal"),
+        ("search: {}", {"seed": 0}, "--seed must be 1 to 1,000, not 0, where a search starts from"),
+    ],
+)
+def test_what_no_search_starts_from_is_one_line(
+    write_proximal: Callable[..., Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture,
+    search: str,
+    changes: dict[str, Any],
+    said: str,
+) -> None:
+    file = write_proximal(search)
+    content = yaml.safe_load(file.read_text(encoding="utf-8"))
+    seed = changes.pop("seed", 1)
+    content["grids"][0] |= changes
+    file.write_text(yaml.safe_dump(content), encoding="utf-8")
+    place = ["--output", str(tmp_path / "out"), "--device", "cpu"]
+    assert main(["study", "search", str(file), "--seed", str(seed), *place]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert said in line
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_search_goes_on_from_the_same_model_only(
+    write_study: Callable[..., Path],
+    write_proximal: Callable[..., Path],
+    tmp_path: Path,
+    capsys: Any,
+) -> None:
+    words = ["study", "search", str(write_proximal("search: {ffn_branches: [1]}"))]
+    words += ["--output", str(tmp_path), "--device", "cpu", "--trials", "1"]
+    assert main(words) == 0
+    capsys.readouterr()
+    assert main([*words, "--seed", "2"]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    other = TRANSFORMER.replace(".s1", ".s2")
+    assert f"started from {TRANSFORMER}, and this one would from {other}: put back" in line
+    write_proximal("search: {ffn_branches: [1]}", updates=7)  # of the Transformer
+    assert main(words) == 2
+    assert "began with other settings or data" in capsys.readouterr().err
+    write_study(search="search: {ffn_branches: [1]}")
+    assert main(words) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert f"started from {TRANSFORMER}, and this one would from scratch: put back" in line
+    assert len(baselines(tmp_path)) == 1
+
+
+def test_a_start_that_failed_or_lies_elsewhere_is_told_with_what_to_do(
+    write_proximal: Callable[..., Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture,
+) -> None:
+    def broken(config: Config, data: Any, **options: Any) -> Trainer:
+        raise RuntimeError("no memory")
+
+    file = write_proximal()
+    words = ["study", "search", str(file), "--device", "cpu", "--trials", "1", "--seed", "2"]
+    storage = ["--storage", f"sqlite:///{tmp_path}/s.db"]
+    out = ["--output", str(tmp_path / "out")]
+    with monkeypatch.context() as patch:
+        patch.setattr("multibranch.study.trial.Trainer", broken)
+        assert main([*words, *storage, *out]) == 2
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert "which the search starts from, failed: RuntimeError: no memory; with that put" in line
+    again = shlex.split(line.partition("put right: multibranch ")[2])
+    assert main(again) == 0  # the study's own seeds end before this one
+    assert main([*words, *storage, *out]) == 0
+    capsys.readouterr()
+    # A fresh folder with the storage of before: as on another machine.
+    assert main([*words, *storage, "--output", str(tmp_path / "elsewhere")]) == 2
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert "which the search starts from, was trained elsewhere: there is no model" in line

@@ -62,11 +62,14 @@ Trials that the storage has already, run with the same settings, are left as the
 """
 _SEARCH = """Search beyond the grid: N_a, ρ and N_f of every layer, and what is dropped.
 
+  multibranch study search builtin           needs no corpus
   multibranch study search multi30k-search --trials 30
 
 Optuna's TPE proposes; what is worse than the median at the same update is pruned. The first trial
 is the study's own model, where the space has it: what is to be beaten. The search sees the
 validation set only, and its best model and the study's own are scored on the test set at the end.
+Trials start as the study's own model does, the first that its first grid lists: from scratch, or
+from a Transformer, which is trained once and then branched out in each trial (proximal).
 --trials counts those of all commands together: the same command with a larger number goes on.
 Commands that search together end when all trials have; that of a worker that is gone is replaced.
 Stopped, or ended by --minutes, it leaves a --record of the trials so far; the same command goes on.
@@ -400,7 +403,8 @@ def _search(args: argparse.Namespace) -> int:
             keep=keep,
             tell=_tell,
         )
-    keep(found)
+    if found["best"]:
+        keep(found)
     left = found["asked"] - found["trials"]
     if left > 0:
         _tell(f"{counted(left, 'trial')} left to run: the same command goes on")
@@ -410,12 +414,22 @@ def _search(args: argparse.Namespace) -> int:
         title = f"Best of {counted(found['trials'], 'trial')}, {found['pruned']} pruned early"
         # The short name leaves eight columns room in a terminal of 80.
         best = [{n.removeprefix("validation_"): v for n, v in row.items()} for row in found["best"]]
-        print_result(best, as_json=False, title=f"{title}, by validation loss")
-        own = found["own"]
+        for row in best:
+            del row["seconds"]
+        if best:
+            print_result(best, as_json=False, title=f"{title}, by validation loss")
+        own, start = found["own"], found["started_from"]
         if own is not None:
             loss, size = own["validation_loss"], own["parameters"]
             print(f"the study's own model, trial {own['trial']}: loss {loss}, {size:,} parameters")
-        for whose, key in (("the best", "scores"), ("the study's own", "own_scores")):
+        if start is not None:
+            loss, size = start["validation_loss"], start["parameters"]
+            print(f"all started from {start['key']}: loss {loss}, {size:,} parameters")
+        for whose, key in (
+            ("the best", "scores"),
+            ("the study's own", "own_scores"),
+            ("what they started from", "started_from_scores"),
+        ):
             for name, score in found.get(key, {}).items():
                 told = f"{name} {score['value']:.2f} ({score['signature']})"
                 print(f"{whose} on the test set: {told}")

@@ -76,7 +76,7 @@ class Search:
     branches: list[int] = field(default_factory=lambda: [1, 2, 3])
     drop_branch: list[float] = field(default_factory=lambda: [0.0, 0.4])
     drop_ffn: list[float] = field(default_factory=lambda: [0.0, 0.3])
-    ffn_branches: list[int] = field(default_factory=lambda: [1, 2])
+    ffn_branches: list[int] | None = None
     drop_kind: list[str] = field(default_factory=lambda: ["branch", "head"])
     layers_together: int = 1
     trials: int = 30
@@ -89,7 +89,7 @@ class Search:
         kinds = ("branch", "head")
         limits: dict[str, Callable[[Any], bool]] = {
             "branches": lambda value: value >= 1,
-            "ffn_branches": lambda value: value >= 1,
+            "ffn_branches": lambda value: value is None or value >= 1,
             "drop_branch": lambda value: 0 <= value < 1,
             "drop_ffn": lambda value: 0 <= value < 1,
             "drop_kind": lambda value: value in kinds,
@@ -106,6 +106,14 @@ class Search:
             for one in value if isinstance(value, list) else [value]:
                 if not allowed(one):
                     raise UserError(f"{where}.{name}: {one} cannot be searched")
+
+    def completed(self, ffn_branches: int | None) -> "Search":
+        """With what the file leaves to what trials start from.
+
+        ffn_branches: N_f of the Transformer that they start from; None from scratch.
+        """
+        usual = [1, 2] if ffn_branches is None else [ffn_branches]
+        return replace(self, ffn_branches=usual if self.ffn_branches is None else self.ffn_branches)
 
 
 @dataclass
@@ -161,6 +169,11 @@ class Study:
         if experiment.second_stage and self.second_minutes is not None:
             found["max_minutes"] = self.second_minutes
         return {name: value for name, value in found.items() if value is not None}
+
+    def own(self, seed: int = 1) -> Experiment:
+        """The study's own model, which a search is to beat: the first that its first grid lists."""
+        listed = (self._of_grid(self.grids[0], corpus, seed) for corpus in self.corpora)
+        return next(filter(None, listed))[0]
 
     def experiments(self, seeds: int | None = None) -> list[Experiment]:
         """Every experiment once, each after the one it starts from, controls included."""

@@ -1,9 +1,10 @@
 """Beyond the grid: a search over branches and rates of every layer, and over the FFN's branches.
 
 Optuna's TPE proposes, and a trial that is worse than the median of the others at the same update is
-pruned. The first trial is the study's own model, where the space has it: what is to be beaten. The
-search sees the validation set only; its best model, and the study's own, are then scored on the
-test set, once. The paper leaves this to future work.
+pruned. The first trial is the study's own model, where the space has it: what is to be beaten.
+Trials start as that one does, from scratch or from a trained Transformer. The search sees the
+validation set only; its best model, the study's own, and what they started from are then scored on
+the test set, once. The paper leaves this to future work.
 """
 
 import dataclasses
@@ -17,11 +18,11 @@ from typing import Any
 
 from multibranch.errors import Interrupted, UserError, counted
 from multibranch.study.bench import Bench
-from multibranch.study.experiment import Experiment
-from multibranch.study.findings import finished, found_so_far, reported
+from multibranch.study.findings import found_so_far, reported
 from multibranch.study.leases import LEASE, POLL, Leases, Lost
 from multibranch.study.plan import Search
 from multibranch.study.proposing import describe, own_model, propose
+from multibranch.study.starting import Beginning, beginning, check_same, train_start
 from multibranch.study.stopping import end_of, is_over, terminable
 from multibranch.study.storage import open_storage
 from multibranch.study.telling import TELL_EVERY, Tell, telling
@@ -50,7 +51,8 @@ def search(
     """
     import optuna
 
-    base, space = _base(bench, seed), _space(bench)
+    begun = beginning(bench, seed)
+    space = begun.space
     wanted = space.trials if trials is None else trials
     storage = open_storage(url)
     leases = Leases(storage, seconds=lease)
@@ -65,51 +67,51 @@ def search(
             n_startup_trials=max(2, space.first_trials // 2), n_warmup_steps=space.warm_up
         ),
     )
-    _check_same(optuna_study, bench)
+    check_same(optuna_study, begun)
     end = end_of(minutes)
+    at_once = begun.start is None or begun.started_from() is not None
     try:
         with terminable(end):
-            _try(bench, optuna_study, base, leases, wanted, seed, end, tell, tell_every)
+            train_start(begun, url, lease=lease, end=end, tell=tell, tell_every=tell_every)
+            _try(begun, optuna_study, leases, wanted, end, tell, tell_every)
     except BaseException as error:
+        found = found_so_far(begun, optuna_study, wanted)
         if not (isinstance(error, KeyboardInterrupt) and is_over(end)):
-            found = found_so_far(bench, optuna_study, wanted)
-            if found is not None and keep is not None:
+            if found["best"] and keep is not None:
                 keep(found)
             raise
         tell("the time is up")
-        if not finished(optuna_study):  # the same command would not come further
+        if not found["best"] and not at_once:
+            return found  # the time went into what trials start from, which the next command has
+        if not found["best"]:  # the same command would not come further
             raise UserError(
                 "no trial of the search was finished within --minutes, and the one at work does "
                 "not count: give more"
             ) from None
-    data = bench.open(_first(bench))
-    return reported(bench, optuna_study, data, wanted, task=base.task, tell=tell)
+    return reported(begun, optuna_study, wanted, tell=tell)
 
 
 def _try(
-    bench: Bench,
+    begun: Beginning,
     study: Any,
-    base: Config,
     leases: Leases,
     wanted: int,
-    seed: int,
     end: float | None,
     tell: Tell,
     tell_every: float,
 ) -> None:
     """Run trials until there are as many as wanted."""
-    space = _space(bench)
     while not is_over(end) and _wants_another(study, wanted, leases, tell):
-        trial = _begin(study, base, space, leases, wanted, seed)
+        trial = _begin(begun, study, leases, wanted)
         if trial is None:
             continue
-        config = propose(trial, space, base)
+        config = propose(trial, begun.space, begun.base)
         name = f"trial {trial.number}"
         tell(f"{name}: {describe(config)}")
         told = telling(name, tell, updates=config.train.max_updates, every=tell_every)
         try:
             with leases.renewed(trial._trial_id):
-                value = _run(bench, study, trial, config, told, leases)
+                value = _run(begun, study, trial, config, told, leases)
         except Stopped as stopped:
             tell(f"{name}: stopped, and does not count")
             raise Interrupted(stopped.signal) from None
@@ -119,9 +121,7 @@ def _try(
         tell(f"{name}: {'pruned' if value is None else f'loss {value:.4f}'}")
 
 
-def _begin(
-    study: Any, base: Config, space: Search, leases: Leases, wanted: int, seed: int
-) -> Any | None:
+def _begin(begun: Beginning, study: Any, leases: Leases, wanted: int) -> Any | None:
     """Begin a trial; None where other workers have begun the last ones in the meantime.
 
     Its number, which no other worker's has, decides what it draws. The first one that counts is the
@@ -138,28 +138,11 @@ def _begin(
         return None
     # One that has just begun may be it, though it does not say so yet.
     tried = any(one.user_attrs.get("own", one.state.name == "RUNNING") for one in before)
-    fixed = None if tried else own_model(space, base)
-    study.sampler = _sampler(space, seed, done=taken.number, fixed=fixed)
+    fixed = None if tried else own_model(begun.space, begun.base)
+    study.sampler = _sampler(begun.space, begun.own.seed, done=taken.number, fixed=fixed)
     trial = optuna.trial.Trial(study, taken._trial_id)
     trial.set_user_attr("own", fixed is not None)
     return trial
-
-
-def _check_same(study: Any, bench: Bench) -> None:
-    """Refuse to go on with a search that began with other settings, another space or other data.
-
-    Its losses are not to be compared with those that would come now.
-    """
-    space = {**dataclasses.asdict(_space(bench)), "trials": None}
-    now = {"space": space, "fingerprint": bench.fingerprint(_first(bench))}
-    before = study.user_attrs.get("began_with")
-    if before is None:
-        study.set_user_attr("began_with", now)
-    elif before != now:
-        raise UserError(
-            f"the search of {bench.study.name} in this storage began with other settings or data: "
-            "put them back, or begin another with another --output or --storage"
-        )
 
 
 def _wants_another(study: Any, wanted: int, leases: Leases, tell: Tell) -> bool:
@@ -199,53 +182,8 @@ def _sampler(space: Search, seed: int, *, done: int, fixed: dict[str, Any] | Non
         return sampler if fixed is None else optuna.samplers.PartialFixedSampler(fixed, sampler)
 
 
-def _first(bench: Bench) -> Experiment:
-    """The study's own model: its first experiment."""
-    return bench.study.experiments(seeds=1)[0]
-
-
-def _space(bench: Bench) -> Search:
-    """What may be chosen; no study is searched that does not say so itself."""
-    if bench.study.search is None:
-        raise UserError(
-            f"{bench.study.path} has no key search, which says what may be chosen: add one, or "
-            "`search: {}` for the usual choices, which docs/study.md names"
-        )
-    return bench.study.search
-
-
-def _base(bench: Bench, seed: int) -> Config:
-    """The configuration that proposals change: that of the study's first experiment.
-
-    The search compares losses, so that by these weights are kept and patience ends, too.
-    """
-    first = _first(bench)
-    if bench.task(first) == "understanding":
-        raise UserError(
-            f"{bench.study.name} has nothing to search: its encoders are pretrained, and a search "
-            "trains models from scratch"
-        )
-    space = _space(bench)
-    bench.check([first])
-    config = bench.config(first)
-    folder = str(bench.open(first).folder)
-    updates = space.updates or config.train.max_updates
-    return dataclasses.replace(
-        config,
-        data=dataclasses.replace(config.data, folder=folder),
-        train=dataclasses.replace(
-            config.train,
-            seed=seed,
-            init_from=None,
-            max_updates=updates,
-            stop_on="loss",
-            validate_score=False,
-        ),
-    )
-
-
 def _run(
-    bench: Bench, study: Any, trial: Any, config: Config, told: Watch, leases: Leases
+    begun: Beginning, study: Any, trial: Any, config: Config, told: Watch, leases: Leases
 ) -> float | None:
     """Train a proposal; its validation loss, or None when it was pruned, or fell apart.
 
@@ -256,7 +194,7 @@ def _run(
 
     # Searches of several storages may share an output folder, and have trials of the same number.
     name = f"{study.study_name}-{trial.number}-{secrets.token_hex(3)}"
-    folder = bench.output / "search" / name
+    folder = begun.bench.output / "search" / name
     config = dataclasses.replace(
         config, train=dataclasses.replace(config.train, output=str(folder))
     )
@@ -275,7 +213,7 @@ def _run(
             raise optuna.TrialPruned
 
     try:
-        trainer = Trainer(config, bench.open(_first(bench)), watch=watch, quiet=True)
+        trainer = Trainer(config, begun.bench.open(begun.own), watch=watch, quiet=True)
         outcome = trainer.run()
         if outcome.signal is not None:
             raise Stopped(outcome.signal)
