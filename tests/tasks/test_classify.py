@@ -10,6 +10,7 @@ import re
 
 import pytest
 import torch
+from tokenizers import Tokenizer, models
 from transformers import (
     AutoModelForSequenceClassification,
     AutoTokenizer,
@@ -19,6 +20,7 @@ from transformers import (
     ByT5Tokenizer,
     GPT2Config,
     LlamaConfig,
+    PreTrainedTokenizerFast,
     T5Config,
     XLNetConfig,
 )
@@ -238,6 +240,21 @@ def test_a_token_without_a_vector_is_named_with_its_line(saved, monkeypatch, cap
     )
     with pytest.raises(UserError, match="example 2: the tokenizer gives '<unused0>' the id 12"):
         Classifier.load(saved, device="cpu").probabilities([("bad",), ("<unused0>",)])
+
+
+@pytest.mark.parametrize("kind", ["ours", "plain"])
+def test_an_empty_text_without_a_token_has_an_answer_too(kind, tmp_path, monkeypatch, capsys):
+    """A tokenizer may add no token of its own; the longest come first, 128 at a time."""
+    vocabulary = {"[UNK]": 0, "[PAD]": 1, "the": 2}
+    bare = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    PreTrainedTokenizerFast(tokenizer_object=bare, pad_token="[PAD]").save_pretrained(tmp_path)
+    made(kind).save_pretrained(tmp_path)
+    [empty] = classified(tmp_path, [""], monkeypatch, capsys)
+    *texts, first, last = classified(tmp_path, ["the"] * 127 + ["", ""], monkeypatch, capsys)
+    assert sum(empty["probabilities"].values()) == pytest.approx(1)
+    for answer in (first, last):
+        assert answer["probabilities"] == pytest.approx(empty["probabilities"], abs=1e-5)
+    assert texts[0]["probabilities"] != pytest.approx(empty["probabilities"], abs=1e-3)
 
 
 def save_bert(folder, *, padding: str | None = "[PAD]", **settings):

@@ -139,7 +139,8 @@ def _kinds(model: Any) -> int:
 
 
 def _stepped(length: int) -> int:
-    return -(-length // _WIDTH_STEP) * _WIDTH_STEP
+    """The width for a length; an empty text may have no token at all, but takes a place."""
+    return -(-max(length, 1) // _WIDTH_STEP) * _WIDTH_STEP
 
 
 def _padded(rows: Sequence[Sequence[int]], longest: int, fill: int = 0) -> Tensor:
