@@ -161,6 +161,20 @@ def test_a_model_that_reads_the_last_place_is_refused(tmp_path):
         Classifier.load(tmp_path, device="cpu")
 
 
+@pytest.mark.parametrize("kind", ["ours", "branched"])
+def test_an_answer_that_is_no_number_is_refused(kind, tmp_path, monkeypatch, capsys):
+    save_tokenizer(tmp_path)
+    model = made(kind)
+    model.get_input_embeddings().weight.data[5] = torch.nan  # "bad"
+    model.save_pretrained(tmp_path)
+    monkeypatch.setattr("sys.stdin", lines_of("a film", "a bad film"))
+    capsys.readouterr()
+    assert main(["classify", str(tmp_path), "--device", "cpu"]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == "" and captured.err.count("\n") == 1
+    assert "line 2: what the model makes of it is no number: its weights hold" in captured.err
+
+
 def test_the_first_line_says_whether_lines_are_pairs(saved):
     classifier = Classifier.load(saved, device="cpu")
     assert len(list(classifier.classify(["a film\n", "a\tfilm\n"]))) == 2  # a blank like others

@@ -203,7 +203,13 @@ class Classifier:
         check_ids(tokens, self.tokenizer, self.model, unit=unit, first=first)
         precision = "auto" if config is None else config.train.precision
         bfloat16 = uses_bfloat16(precision, self.device)
-        return predict(self.model, tokens, device=self.device, bfloat16=bfloat16)
+        found = predict(self.model, tokens, device=self.device, bfloat16=bfloat16)
+        if wrong := (~found.isfinite().all(1)).nonzero().flatten().tolist():
+            raise UserError(
+                f"{unit} {first + wrong[0]}: what the model makes of it is no number: its weights "
+                "hold infinities or NaN, or are too large for the precision they were saved in"
+            )
+        return found
 
     def classify(self, lines: Iterable[str]) -> Iterator[dict[str, Any]]:
         """Label and probabilities of each line; the pieces of a pair are separated by a tab.
