@@ -50,6 +50,7 @@ def holds(name: str, content: str) -> Callable[[Path], None]:
         (says(hidden_size=64), "its weights have other sizes than config.json says"),
         (says(id2label="none"), "classifier cannot be loaded: 'str' object"),
         (says(id2label={"0": "a", "5": "b"}), r"number the labels from 0 on, .* has 0, 5"),
+        (says(id2label={"0": "a", "1": "a"}), "config.json names two labels 'a': give each a"),
         (says(num_hidden_layers=10**9), "describes: 1,000,000,000 layers for 33 tensors"),
         (says(num_hidden_layers=-1), "describes: -1 layers"),
         (says(num_hidden_layers=3), "describes: bert.encoder.layer.2.* is missing, and 11 more"),

@@ -175,6 +175,20 @@ def test_an_answer_that_is_no_number_is_refused(kind, tmp_path, monkeypatch, cap
     assert "line 2: what the model makes of it is no number: its weights hold" in captured.err
 
 
+def test_a_label_is_one_field_of_a_line(tmp_path, monkeypatch, capsys):
+    save_tokenizer(tmp_path)
+    model = made("plain")
+    model.config.id2label = {0: "no\tlabel", 1: "two\nlines", 2: "plain label"}
+    model.save_pretrained(tmp_path)
+    monkeypatch.setattr("sys.stdin", lines_of("a film"))
+    capsys.readouterr()
+    assert main(["classify", str(tmp_path), "--device", "cpu"]) == 0
+    [line] = capsys.readouterr().out.splitlines()
+    label, *shares = line.split("\t")
+    names = ["no label", "two lines", "plain label"]
+    assert label in names and [share.split("=")[0] for share in shares] == names
+
+
 def test_the_first_line_says_whether_lines_are_pairs(saved):
     classifier = Classifier.load(saved, device="cpu")
     assert len(list(classifier.classify(["a film\n", "a\tfilm\n"]))) == 2  # a blank like others

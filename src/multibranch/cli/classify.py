@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     import json
 
-    from multibranch.cli.lines import open_input, read_lines
+    from multibranch.cli.lines import one_line, open_input, read_lines
     from multibranch.tasks.understanding import Classifier
 
     classifier = Classifier.load(args.model, device=args.device)
@@ -36,5 +36,6 @@ def run(args: argparse.Namespace) -> int:
                 print(json.dumps(answer, ensure_ascii=False))
             else:
                 shares = [f"{name}={share:.4f}" for name, share in answer["probabilities"].items()]
-                print("\t".join([answer["label"], *shares]))
+                fields = [answer["label"], *shares]
+                print("\t".join(one_line(field).replace("\t", " ") for field in fields))
     return 0

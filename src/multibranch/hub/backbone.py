@@ -140,7 +140,7 @@ def know_padding(model: Any, tokenizer: Any) -> None:
 
 
 def _check_sizes(folder: Path, config: Any) -> None:
-    """Refuse layers that cannot be in the weights, however many, and labels without a name."""
+    """Refuse layers that cannot be in the weights, however many, and labels without own names."""
     weights = folder / WEIGHTS
     layers = getattr(config, "num_hidden_layers", None)
     if weights.is_file() and layers is not None:
@@ -153,6 +153,12 @@ def _check_sizes(folder: Path, config: Any) -> None:
         raise UserError(
             f'"id2label" in {folder / CONFIG} must number the labels from 0 on, without gaps, and '
             f"has {numbers}"
+        )
+    names = list(config.id2label.values())
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise UserError(
+            f'"id2label" in {folder / CONFIG} names two labels {twice[0]!r}: give each '
+            "a name of its own"
         )
 
 
