@@ -240,6 +240,34 @@ def test_an_already_branched_model_is_refused(make_model, tmp_path):
         branch_out(tmp_path)
 
 
+class Adapted(nn.Module):
+    """A projection with something beside it, as adapters are put into a model."""
+
+    def __init__(self, base: nn.Linear) -> None:
+        super().__init__()
+        self.base = base
+
+
+class Quantised(nn.Linear):
+    """A projection whose weights are whole numbers."""
+
+    def __init__(self, base: nn.Linear) -> None:
+        super().__init__(base.in_features, base.out_features)
+        self.weight = nn.Parameter(base.weight.to(torch.int8), requires_grad=False)
+
+
+@pytest.mark.parametrize("kind", [Adapted, Quantised])
+@pytest.mark.parametrize("place", ["self.value", "output.dense"])
+def test_projections_that_cannot_be_copied_are_refused_by_name(kind, place, make_model):
+    model = make_model("bert")
+    attention = model.bert.encoder.layer[1].attention
+    parent, name = place.split(".")
+    part = getattr(attention, parent)
+    setattr(part, name, kind(getattr(part, name)))
+    with pytest.raises(UserError, match=f"of the class {kind.__name__}, .* before it is quantised"):
+        branch_out(model)
+
+
 def test_without_network_a_name_asks_for_a_folder():
     with pytest.raises(UserError, match=r"'no-such/encoder'.*without network.*folder") as raised:
         branch_out("no-such/encoder")

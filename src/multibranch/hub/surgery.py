@@ -79,6 +79,8 @@ def _exchange(block: nn.Module, place: Attention, branching: Branching, noise: f
     core = block.get_submodule(place.core)
     parts = [core.get_submodule(name) for name in (place.query, place.key, place.value)]
     output = block.get_submodule(place.output)
+    for part in (*parts, output):
+        _check_copied(part)
     layer = _one_branch(parts, output, heads=getattr(core, place.heads), dropout=_dropout(core))
     layer.drop_branch = branching.drop_branch
     with warnings.catch_warnings():
@@ -92,6 +94,15 @@ def _exchange(block: nn.Module, place: Attention, branching: Branching, noise: f
         replace(block, place.output, nn.Identity())
     layer = become(layer.train(core.training), BridgedAttention)
     become(core, BranchedAttention).branched = layer
+
+
+def _check_copied(part: nn.Module) -> None:
+    """Refuse a projection of which branches cannot be copies, as one in eight bits or adapted."""
+    if not isinstance(part, nn.Linear) or not part.weight.is_floating_point():
+        raise UserError(
+            f"an attention layer has a projection of the class {type(part).__name__}, of which "
+            "branches cannot be copies: branch out the model before it is quantised or adapted"
+        )
 
 
 def _one_branch(
