@@ -19,8 +19,14 @@ from transformers import (
     GPT2Model,
 )
 
+import multibranch.nn
 from multibranch.errors import UserError
-from multibranch.hub import FAMILIES, branch_out
+from multibranch.hub import (
+    FAMILIES,
+    MultiBranchConfig,
+    MultiBranchForSequenceClassification,
+    branch_out,
+)
 from multibranch.hub.families import blocks, family_of
 from multibranch.nn import MultiBranchAttention
 
@@ -238,6 +244,24 @@ def test_an_already_branched_model_is_refused(make_model, tmp_path):
     branched.save_pretrained(tmp_path)
     with pytest.raises(UserError, match="multi-branch model already"):
         branch_out(tmp_path)
+
+
+@pytest.mark.parametrize("branches", [1, 3])
+def test_one_of_our_own_models_is_sent_to_what_branches_it_out(branches, tmp_path):
+    shape = {"source_vocabulary": 12, "target_vocabulary": 12, "width": 16, "hidden": 32}
+    config = MultiBranchConfig(
+        **shape, heads=2, encoder_layers=1, branches=branches, drop_branch=0.3
+    )
+    model = MultiBranchForSequenceClassification(config)
+    model.save_pretrained(tmp_path)
+    for given in (model, tmp_path):
+        with pytest.raises(
+            UserError, match=r"multibranch's own: multibranch\.nn\.branch_out .* has"
+        ):
+            branch_out(given)
+    if branches == 1:
+        branched = multibranch.nn.branch_out(model.model, branches=2)
+        assert [layer.branches for layer in attention_layers(branched)] == [2]
 
 
 class Adapted(nn.Module):

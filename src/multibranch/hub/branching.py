@@ -10,6 +10,7 @@ import transformers
 from torch import nn
 from transformers import AutoModel, PreTrainedModel
 
+from multibranch.directory import MODEL_TYPE
 from multibranch.errors import UserError, counted
 from multibranch.hub.backbone import ask_hub, load_backbone, load_config
 from multibranch.hub.families import blocks, family_of
@@ -77,7 +78,12 @@ def branch_out(
 
 
 def check_unbranched(model: nn.Module | None, model_type: str) -> None:
-    """Refuse a model that has branches already."""
+    """Refuse a model that has branches already, or is one of ours."""
+    if model_type == MODEL_TYPE:
+        raise UserError(
+            "this model is one of multibranch's own: multibranch.nn.branch_out branches out what "
+            "it has in `model`, and `multibranch branch` a directory of one that writes text"
+        )
     layers = [] if model is None else list(model.modules())
     branched = [layer for layer in layers if isinstance(layer, MultiBranchAttention)]
     if branched or model_type.startswith(PREFIX.rstrip("-")):
