@@ -264,6 +264,12 @@ def test_one_of_our_own_models_is_sent_to_what_branches_it_out(branches, tmp_pat
         assert [layer.branches for layer in attention_layers(branched)] == [2]
 
 
+def test_a_class_to_load_as_is_no_name(make_model, tmp_path):
+    make_model("bert").save_pretrained(tmp_path)
+    with pytest.raises(TypeError, match="auto_class must be a class such as AutoModel, not 'Auto"):
+        branch_out(tmp_path, auto_class="AutoModel")
+
+
 class Adapted(nn.Module):
     """A projection with something beside it, as adapters are put into a model."""
 

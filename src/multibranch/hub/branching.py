@@ -109,6 +109,8 @@ def _adopt(model: PreTrainedModel, branching: Branching) -> None:
 
 
 def _load(name: str | os.PathLike, auto_class: Any, load: dict[str, Any]) -> PreTrainedModel:
+    if auto_class is not None and not hasattr(auto_class, "from_pretrained"):
+        raise TypeError(f"auto_class must be a class such as AutoModel, not {auto_class!r}")
     if "local_files_only" not in load:
         load = {**load, **ask_hub(name)}
     asked = {key: value for key, value in load.items() if key == "local_files_only"}
