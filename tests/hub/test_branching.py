@@ -1,7 +1,10 @@
 """Branching out pretrained models: the same function, every family by one mechanism."""
 
 import copy
+import pickle
 import socket
+import subprocess
+import sys
 import time
 
 import pytest
@@ -268,6 +271,39 @@ def test_a_class_to_load_as_is_no_name(make_model, tmp_path):
     make_model("bert").save_pretrained(tmp_path)
     with pytest.raises(TypeError, match="auto_class must be a class such as AutoModel, not 'Auto"):
         branch_out(tmp_path, auto_class="AutoModel")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@torch.no_grad()
+def test_pickled_and_copied(family, make_model, inputs):
+    branched = branch_out(make_model(family), branches=2)
+    wanted = branched(**inputs(family)).logits
+    for again in (pickle.loads(pickle.dumps(branched)), copy.deepcopy(branched)):
+        assert type(again) is type(branched)
+        assert torch.equal(again(**inputs(family)).logits, wanted)
+
+
+def test_pickled_for_another_process(make_model, inputs, tmp_path):
+    """It has made none of the classes; nobody imports multibranch there."""
+    branched = branch_out(make_model("bart"), branches=2)
+    given = inputs("bart")
+    with torch.no_grad():
+        logits = branched(**given).logits
+    (tmp_path / "model").write_bytes(pickle.dumps((branched, branched.config, given, logits)))
+    code = """
+import pickle, sys, torch
+model, config, given, logits = pickle.load(open(sys.argv[1], "rb"))
+with torch.no_grad():
+    same = torch.allclose(model(**given).logits, logits, atol=1e-5)
+print(type(model).__name__, type(config).__name__, same)
+"""
+    words = [sys.executable, "-c", code, str(tmp_path / "model")]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [
+        "MultiBranchBartForConditionalGeneration",
+        "MultiBranchBartConfig",
+        "True",
+    ]
 
 
 class Adapted(nn.Module):

@@ -1,6 +1,7 @@
 """Our own models as models of transformers: directories, generation, classification."""
 
 import json
+import pickle
 
 import pytest
 import torch
@@ -270,6 +271,14 @@ def test_classification_saves_loads_and_ignores_padding(tmp_path):
     loss = model(source, labels=torch.tensor([0, 1, 2])).loss
     expected = torch.nn.functional.cross_entropy(logits, torch.tensor([0, 1, 2]))
     torch.testing.assert_close(loss, expected)
+
+
+def test_a_model_can_be_pickled():
+    model = MultiBranchForSequenceClassification(MultiBranchConfig(**SMALL)).eval()
+    again = pickle.loads(pickle.dumps(model))
+    assert type(again) is type(model)
+    ids = torch.tensor([[4, 5, 6]])
+    assert torch.equal(again(ids).logits, model(ids).logits)
 
 
 def test_one_label_is_a_number_and_floats_are_several_labels():

@@ -25,7 +25,22 @@ def become(module: nn.Module, kind: type) -> Any:
 
 @cache
 def _joined(kind: type, host: type) -> type:
-    return type(f"{kind.__name__}{host.__name__}", (kind, host), {"__module__": kind.__module__})
+    space = {"__module__": kind.__module__, "__reduce_ex__": _reduced}
+    return type(f"{kind.__name__}{host.__name__}", (kind, host), space)
+
+
+def _reduced(module: nn.Module, protocol: Any) -> Any:
+    """How an object of a joined class, which no name leads to, is pickled and copied."""
+    joined = type(module)
+    if "__reduce_ex__" not in vars(joined):  # a class that was made of a joined one
+        return object.__reduce_ex__(module, protocol)
+    return _empty, joined.__bases__, module.__getstate__()
+
+
+def _empty(kind: type, host: type) -> Any:
+    """An object of a joined class, before it has a state."""
+    joined: Any = _joined(kind, host)
+    return joined.__new__(joined)
 
 
 class BridgedAttention(MultiBranchAttention):

@@ -7,6 +7,7 @@ branches itself out as it is made. The classes are derived by this one mechanism
 the Auto classes.
 """
 
+import importlib
 from functools import cache
 from typing import Any
 
@@ -79,6 +80,19 @@ def model_class(base: type) -> type:
     # An instance that changes its class has not been made by this one, which would note this.
     output_capturing._CAN_RECORD_REGISTRY[str(made)] = made._can_record_outputs  # type: ignore[attr-defined]
     return made
+
+
+def __getattr__(name: str) -> type:
+    """A branched class by its name, made if it has not been: pickled ones are looked up so."""
+    for model_type in FAMILIES if name.startswith("MultiBranch") else ():
+        base = CONFIG_MAPPING[model_type]
+        if name == f"MultiBranch{base.__name__}":
+            return config_class(model_type)
+        models = importlib.import_module(base.__module__.replace("configuration_", "modeling_"))
+        found = vars(models).get(name.removeprefix("MultiBranch"))
+        if isinstance(found, type) and issubclass(found, PreTrainedModel):
+            return model_class(found)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 @cache
