@@ -318,6 +318,19 @@ def test_weights_of_another_model_are_refused(folder: Path, tmp_path: Path) -> N
         load_model(folder)
 
 
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), -1e300])
+def test_weights_that_are_no_numbers_are_refused(folder: Path, number: float) -> None:
+    """They would give empty outputs; what float32 cannot hold becomes an infinity."""
+    path = folder / "model.safetensors"
+    weights = load_file(path)
+    name = next(name for name in weights if name.endswith("out_weight"))
+    weights[name] = weights[name].double()
+    weights[name].view(-1)[3] = number
+    save_file(weights, path)
+    with pytest.raises(UserError, match=rf"the weights {name} in {path} hold infinities or NaN"):
+        load_model(folder)
+
+
 def test_a_tokenizer_of_another_kind_is_refused(folder: Path) -> None:
     from tokenizers import Tokenizer, models
 

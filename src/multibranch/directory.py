@@ -10,6 +10,7 @@ or of another kind is refused with a message that names it.
 
 import inspect
 import json
+import math
 import os
 import re
 import shlex
@@ -92,7 +93,18 @@ def load_model(folder: str | Path, *, device: str | torch.device = "cpu") -> Mul
     # Built again for real: buffers that are computed, such as position frequencies, have no file.
     model = MultiBranchTransformer(**settings)
     model.load_state_dict(weights)
+    _check_numbers(folder, model)
     return model.to(device).eval()
+
+
+def _check_numbers(folder: Path, model: MultiBranchTransformer) -> None:
+    """Refuse weights that are no numbers, of which nothing but empty outputs would come."""
+    for name, weight in model.state_dict().items():
+        if weight.numel() and not all(math.isfinite(float(end)) for end in weight.aminmax()):
+            raise UserError(
+                f"the weights {name} in {folder / WEIGHTS} hold infinities or NaN: this model "
+                "cannot be used"
+            )
 
 
 def _outline(folder: Path, settings: dict[str, Any], *, most_layers: int) -> MultiBranchTransformer:
