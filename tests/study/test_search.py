@@ -792,7 +792,11 @@ def test_a_search_goes_on_from_the_same_model_only(
     words = ["study", "search", str(write_proximal("search: {ffn_branches: [1]}"))]
     words += ["--output", str(tmp_path), "--device", "cpu", "--trials", "1"]
     assert main(words) == 0
-    capsys.readouterr()
+    shown = capsys.readouterr().out
+    assert f"\nall started from {TRANSFORMER}\n" in shown
+    for model in ("the best, trial 0", "the study's own, trial 0", "what all started from"):
+        [row] = [line for line in shown.splitlines() if line.startswith(f"│ {model}")]
+        assert row.count("│") == 7 and "–" not in row  # loss, size and three scores
     assert main([*words, "--seed", "2"]) == 2
     [line] = capsys.readouterr().err.splitlines()
     other = TRANSFORMER.replace(".s1", ".s2")

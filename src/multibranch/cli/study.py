@@ -375,7 +375,6 @@ def _search(args: argparse.Namespace) -> int:
     import shlex
     from pathlib import Path
 
-    from multibranch.cli.output import print_result
     from multibranch.disk import check_file
     from multibranch.errors import counted
     from multibranch.study.findings import write_search
@@ -411,26 +410,39 @@ def _search(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(found, indent=2, ensure_ascii=False))
     else:
-        title = f"Best of {counted(found['trials'], 'trial')}, {found['pruned']} pruned early"
-        # The short name leaves eight columns room in a terminal of 80.
-        best = [{n.removeprefix("validation_"): v for n, v in row.items()} for row in found["best"]]
-        for row in best:
-            del row["seconds"]
-        if best:
-            print_result(best, as_json=False, title=f"{title}, by validation loss")
-        own, start = found["own"], found["started_from"]
-        if own is not None:
-            loss, size = own["validation_loss"], own["parameters"]
-            print(f"the study's own model, trial {own['trial']}: loss {loss}, {size:,} parameters")
-        if start is not None:
-            loss, size = start["validation_loss"], start["parameters"]
-            print(f"all started from {start['key']}: loss {loss}, {size:,} parameters")
-        for whose, key in (
-            ("the best", "scores"),
-            ("the study's own", "own_scores"),
-            ("what they started from", "started_from_scores"),
-        ):
-            for name, score in found.get(key, {}).items():
-                told = f"{name} {score['value']:.2f} ({score['signature']})"
-                print(f"{whose} on the test set: {told}")
+        _print_found(found)
     return 1 if left > 0 else 0
+
+
+def _print_found(found: dict[str, Any]) -> None:
+    """The best trials of a search, then the best, the study's own and what they started from."""
+    from multibranch.cli.output import print_result
+    from multibranch.errors import counted
+
+    if not found["best"]:
+        return
+    title = f"Best of {counted(found['trials'], 'trial')}, {found['pruned']} pruned early"
+    # The short name leaves eight columns room in a terminal of 80.
+    best = [{n.removeprefix("validation_"): v for n, v in row.items()} for row in found["best"]]
+    for row in best:
+        del row["seconds"]
+    print_result(best, as_json=False, title=f"{title}, by validation loss")
+    own, start = found["own"], found["started_from"]
+    models = [(f"the best, trial {best[0]['trial']}", found["best"][0], "scores")]
+    if own is not None:
+        models.append((f"the study's own, trial {own['trial']}", own, "own_scores"))
+    if start is not None:
+        models.append(("what all started from", start, "started_from_scores"))
+    signatures: dict[str, str] = {}
+    for _, _, key in models:
+        signatures |= {name: score["signature"] for name, score in found.get(key, {}).items()}
+    rows = []
+    for name, model, key in models:
+        row = {"model": name, "loss": model["validation_loss"], "parameters": model["parameters"]}
+        scores = found.get(key, {})
+        rows.append(row | {n: scores[n]["value"] if n in scores else None for n in signatures})
+    print_result(rows, as_json=False, title="Validation loss, and scores on the test set")
+    if start is not None:
+        print(f"all started from {start['key']}")
+    for name, signature in signatures.items():
+        print(f"{name}: {signature}")
