@@ -27,7 +27,7 @@ from multibranch.data import PreparedData
 from multibranch.directory import load_model
 from multibranch.errors import UserError
 from multibranch.study.bench import Bench
-from multibranch.study.plan import Search, load_study
+from multibranch.study.plan import Search, load_study, study_files
 from multibranch.study.proposing import own_model, propose
 from multibranch.study.searching import _sampler, search
 from multibranch.training import Config, Trainer, first_model
@@ -575,6 +575,17 @@ def test_the_studys_own_model_is_the_first_that_its_first_grid_lists(
     assert study.own().key == OWN
     assert study.own(3).parent == study.experiments(seeds=3)[-1].baseline
     assert study.experiments(seeds=1)[0].key == TRANSFORMER  # which it drags along
+
+
+def test_every_study_that_is_searched_can_try_its_own_model_first(tmp_path: Path) -> None:
+    studies = [study for study in map(load_study, study_files()) if study.search is not None]
+    assert "builtin" in [study.name for study in studies]
+    for study in studies:
+        own, space = study.own(), study.search
+        assert space is not None
+        space = space.completed(None if own.parent is None else own.ffn_branches)
+        assert own_model(space, Bench(study, tmp_path).config(own)) is not None, study.name
+    assert load_study("builtin").own().start == "proximal"
 
 
 def test_trials_are_second_stages_of_one_transformer_that_searches_share(
