@@ -4,7 +4,7 @@
 configuration and folder, `trial` runs one. `order` says which is next, `storage` keeps them in a
 database, `worker` takes them from it, by `leases`. `scoring` scores translations, `results` sums
 up, `layout`, `markdown`, `plots` and `page` show it, `reporting` puts it together. `searching` goes
-beyond the grid.
+beyond the grid: `starting` says from what, `proposing` what is tried, `findings` what came of it.
 """
 
 from multibranch.study.architectures import Architecture, architectures, parameters
