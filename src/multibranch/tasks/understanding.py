@@ -143,7 +143,7 @@ class Classifier:
         self.config = config
         self.device = device
         names = model.config.id2label
-        self.names: list[str] = [names[number] for number in range(len(names))]
+        self.names: list[str] = [str(names[number]) for number in range(len(names))]
 
     @classmethod
     def load(cls, folder: str | Path, *, device: str = "auto") -> "Classifier":
