@@ -285,11 +285,12 @@ def test_an_empty_text_without_a_token_has_an_answer_too(kind, tmp_path, monkeyp
     assert texts[0]["probabilities"] != pytest.approx(empty["probabilities"], abs=1e-3)
 
 
-def save_bert(folder, *, padding: str | None = "[PAD]", **settings):
+def save_bert(folder, *, padding: str | None = "[PAD]", longest: object = 24, **settings):
     """A plain BERT with a tokenizer of its kind, which marks the texts of a pair."""
     words = ["[UNK]", "[PAD]", "[CLS]", "[SEP]", *WORDS]
     vocabulary = {word: number for number, word in enumerate(words)}
-    BertTokenizer(vocab=vocabulary, pad_token=padding).save_pretrained(folder)
+    tokenizer = BertTokenizer(vocab=vocabulary, pad_token=padding, model_max_length=longest)
+    tokenizer.save_pretrained(folder)
     BertForSequenceClassification(BertConfig(**BERT, **settings)).save_pretrained(folder)
 
 
@@ -303,6 +304,9 @@ def save_bert(folder, *, padding: str | None = "[PAD]", **settings):
             "that the model knows end at 0: it does not tell the texts of a pair apart",
         ),
         ({"padding": None}, "bad", 'has no padding token, .* name one .* as "pad_token"'),
+        ({"longest": 2}, "bad", 'cut to 2 tokens, of which .* adds 2 by itself: put "model_max_le'),
+        ({"longest": 3}, "a\tbad", "cut to 3 tokens, of which the tokenizer adds 3 by itself"),
+        ({"longest": "many"}, "bad", "\"model_max_length\" .* must be a number .*, not 'many'"),
     ],
 )
 def test_a_tokenizer_that_does_not_fit_is_said_in_one_line(

@@ -362,6 +362,11 @@ def _longest(tokenizer: Any, model: Any) -> int:
     """How many tokens an example may have: not every tokenizer knows what its encoder can read."""
     table = getattr(getattr(model.base_model, "embeddings", None), "position_embeddings", None)
     config = model.config
+    most = tokenizer.model_max_length
+    if not isinstance(most, int | float):
+        raise UserError(
+            f'"model_max_length" in tokenizer_config.json must be a number of tokens, not {most!r}'
+        )
     if table is not None:  # RoBERTa's begin behind the number of its padding
         first = 0 if table.padding_idx is None else table.padding_idx + 1
         positions = table.num_embeddings - first
@@ -370,8 +375,8 @@ def _longest(tokenizer: Any, model: Any) -> int:
     else:
         positions = getattr(config, "max_position_embeddings", None) or 0
         if positions < 1:  # any number, as XLNet and T5 say in their ways
-            positions = tokenizer.model_max_length
-    return min(tokenizer.model_max_length, positions, _ANY_LENGTH)
+            positions = most
+    return int(min(most, positions, _ANY_LENGTH))
 
 
 def _write(

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from multibranch.errors import UserError
+from multibranch.errors import UserError, counted
 from multibranch.tasks.understanding_data import Examples
 
 _WIDTH_STEP = 16  # batches are as wide as the next multiple of this: few shapes, little padding
@@ -82,6 +82,12 @@ def tokenise(tokenizer: Any, examples: Examples, *, max_length: int) -> Tokens:
             'name one of its tokens as "pad_token" in its tokenizer_config.json'
         )
     pieces = [list(piece) for piece in zip(*examples.texts)]
+    added = tokenizer.num_special_tokens_to_add(pair=len(pieces) == 2)
+    if max_length <= added:
+        raise UserError(
+            f"texts are to be cut to {counted(max_length, 'token')}, of which the tokenizer adds "
+            f'{added} by itself: put "model_max_length" in its tokenizer_config.json right'
+        )
     encoded = tokenizer(*pieces, truncation=True, max_length=max_length, padding=False)
     types = encoded.get("token_type_ids")
     lengths = np.array([len(ids) for ids in encoded["input_ids"]], dtype=np.int64)
