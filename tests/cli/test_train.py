@@ -278,6 +278,7 @@ def test_branching_gives_the_same_function(
         ([output, "--branches", "6", "--output", "x"], "has 3 branches already: add --tile"),
         ([output, "--branches", "4", "--tile", "--output", "x"], "cannot be made by repeating 3"),
         ([run, "--branches", "0", "--output", "x"], "branches must be at least 1"),
+        ([run, "--branches", "1" + 20 * "0", "--output", "x"], ",000: no memory holds so many"),
         ([run, "--branches", "2", "--output", f"{run}/config.json/x"], "config.json is a file; "),
         ([run, "--branches", "2", "--noise", "-1", "--output", "x"], "--noise must be at least 0"),
         ([run, "--branches", "2", "--noise", "inf", "--output", "x"], "and at most 10, not inf"),

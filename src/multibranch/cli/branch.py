@@ -73,6 +73,8 @@ def run(args: argparse.Namespace) -> None:
             )
     except ValueError as error:
         raise UserError(f"{args.model} cannot be branched out: {error}") from None
+    except OverflowError:
+        raise UserError(f"--branches {args.branches:,}: no memory holds so many") from None
     config = read_config(args.model)
     kept: dict[str, Any] = {
         name: config[name] for name in ("task", "training", "decoding") if name in config
