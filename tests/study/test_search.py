@@ -27,9 +27,10 @@ from multibranch.data import PreparedData
 from multibranch.directory import load_model
 from multibranch.errors import UserError
 from multibranch.study.bench import Bench
-from multibranch.study.plan import Search, load_study, study_files
+from multibranch.study.plan import load_study, study_files
 from multibranch.study.proposing import own_model, propose
 from multibranch.study.searching import _sampler, search
+from multibranch.study.space import Search
 from multibranch.training import Config, Trainer, first_model
 from multibranch.training.bad_batches import Diverged
 from multibranch.training.signals import Interruption

@@ -5,7 +5,7 @@ import math
 import warnings
 from typing import Any
 
-from multibranch.study.plan import Search
+from multibranch.study.space import Search
 from multibranch.training import Config
 
 STEP = 0.05  # between the rates that are tried

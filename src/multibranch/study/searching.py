@@ -20,8 +20,8 @@ from multibranch.errors import Interrupted, UserError, counted
 from multibranch.study.bench import Bench
 from multibranch.study.findings import found_so_far, reported
 from multibranch.study.leases import LEASE, POLL, Leases, Lost
-from multibranch.study.plan import Search
 from multibranch.study.proposing import describe, own_model, propose
+from multibranch.study.space import Search
 from multibranch.study.starting import Beginning, beginning, check_same, train_start
 from multibranch.study.stopping import end_of, is_over, terminable
 from multibranch.study.storage import open_storage

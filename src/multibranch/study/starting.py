@@ -12,7 +12,7 @@ from typing import Any
 from multibranch.errors import UserError
 from multibranch.study.bench import Bench
 from multibranch.study.experiment import Experiment
-from multibranch.study.plan import Search
+from multibranch.study.space import Search
 from multibranch.study.telling import Tell
 from multibranch.study.trial import read_record
 from multibranch.study.worker import Work, work
