@@ -16,13 +16,12 @@ from transformers import (
 from multibranch.hub.branching import branch_out
 from multibranch.hub.card import model_card, write_model_card
 from multibranch.hub.configuration import MultiBranchConfig
-from multibranch.hub.families import FAMILIES
-from multibranch.hub.model import (
+from multibranch.hub.encoder import (
     MultiBranchEncoderModel,
-    MultiBranchForConditionalGeneration,
     MultiBranchForSequenceClassification,
-    MultiBranchModel,
 )
+from multibranch.hub.families import FAMILIES
+from multibranch.hub.model import MultiBranchForConditionalGeneration, MultiBranchModel
 from multibranch.hub.registry import register_configurations
 from multibranch.hub.tokenizer import MultiBranchTokenizer
 
