@@ -11,7 +11,7 @@ TELL_EVERY = 10.0  # seconds, at least, between two lines on how a trial goes
 
 
 def telling(name: str, tell: Tell, *, updates: int | None, every: float = TELL_EVERY) -> Watch:
-    """Tells of the validations of the trial `name`.
+    """Tells of the validations of the trial `name`, and when it begins to translate.
 
     updates: how many the trial will have at most, where that is known.
     """
@@ -19,6 +19,9 @@ def telling(name: str, tell: Tell, *, updates: int | None, every: float = TELL_E
 
     def watch(record: dict[str, Any]) -> None:
         nonlocal told
+        if "translating" in record:  # which takes a while, in silence
+            tell(f"{name}: translating")
+            return
         if time.monotonic() - told < every:
             return
         told = time.monotonic()

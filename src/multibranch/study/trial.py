@@ -68,7 +68,8 @@ def run_trial(
 ) -> dict:
     """Run an experiment, or read what came of it when it was run; give back its record.
 
-    watch: called with the record of every validation, of an encoder's epoch too.
+    watch: called with the record of every validation, of an encoder's epoch too, and with
+        {"translating": True} when that begins.
     table: where it meets the trials that are trained together with it.
     """
     folder = bench.folder(experiment)
@@ -166,6 +167,8 @@ def _run(
         trained = _train(config, data, experiment, watch, table)
     # Decoding is captured as CUDA graphs, beside which no other thread may be at work.
     with _alone(table):
+        if watch is not None:
+            watch({"translating": True})
         return _measured(bench, experiment, config, data, source, trained)
 
 
