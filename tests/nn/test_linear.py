@@ -90,6 +90,30 @@ def test_other_types_and_small_products_are_left_to_pytorch(multiplied: list) ->
     assert multiplied == []
 
 
+def test_a_bias_may_lie_anywhere(multiplied: list) -> None:
+    """oneDNN reads it from where it begins: these would be other numbers, or another's memory."""
+    states, weight = torch.randn(64, 256), torch.randn(256, 256)
+    for bias in (torch.randn(512)[::2], torch.randn(1).expand(256), torch.randn(1)):
+        wanted = F.linear(states.double(), weight.double(), bias.double())
+        torch.testing.assert_close(linear(states, weight, bias).double(), wanted, atol=1e-3, rtol=0)
+
+
+def test_what_does_not_fit_is_refused_in_pytorchs_words(multiplied: list) -> None:
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        linear(torch.randn(64, 300), torch.randn(256, 256))
+
+
+def test_dual_numbers_and_traces_are_pytorchs(multiplied: list) -> None:
+    states, tangent, weight = torch.randn(64, 256), torch.randn(64, 256), torch.randn(256, 256)
+    with torch.no_grad(), torch.autograd.forward_ad.dual_level():
+        dual = linear(torch.autograd.forward_ad.make_dual(states, tangent), weight)
+        found = torch.autograd.forward_ad.unpack_dual(dual).tangent
+    torch.testing.assert_close(found, F.linear(tangent, weight))
+    traced = torch.jit.trace(lambda rows: linear(rows, weight), states, check_trace=False)
+    torch.testing.assert_close(traced(tangent), found)
+    assert multiplied == []
+
+
 def test_the_reference_is_pytorchs(multiplied: list) -> None:
     with use_reference():
         linear(torch.randn(64, 256), torch.randn(256, 256))

@@ -20,7 +20,7 @@ _LEAST = 2**21  # multiplications of a product that is worth the call
 
 def linear(states: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """states (…, in)·weightᵀ (in, out) + bias (out,) → (…, out)"""
-    if not _by_onednn(states, weight):
+    if not _by_onednn(states, weight, bias):
         return F.linear(states, weight, bias)
     rows = states.reshape(-1, states.shape[-1])
     if torch.is_grad_enabled():
@@ -41,10 +41,14 @@ def prefers_onednn() -> bool:
     return False
 
 
-def _by_onednn(states: Tensor, weight: Tensor) -> bool:
-    """Whether oneDNN is to multiply: nothing but plain tensors, large enough to be worth it."""
+def _by_onednn(states: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
+    """Whether oneDNN is to multiply: nothing but plain tensors, large enough to be worth it.
+
+    It reads a bias from where that begins in memory, whatever its strides.
+    """
     return (
         not torch.compiler.is_compiling()
+        and not torch.jit.is_tracing()
         and prefers_onednn()
         and not reference_only()
         and states.dtype == weight.dtype == torch.float32
@@ -52,9 +56,18 @@ def _by_onednn(states: Tensor, weight: Tensor) -> bool:
         and states.numel() * weight.shape[0] >= _LEAST
         and type(states) is Tensor
         and type(weight) in (Tensor, nn.Parameter)
+        and states.layout == weight.layout == torch.strided
+        and weight.shape[1:] == states.shape[-1:]
+        and (bias is None or _is_row(bias, weight.shape[0]))
         and not torch._C._are_functorch_transforms_active()  # vmap knows no rule for it
+        and torch.autograd.forward_ad._current_level < 0  # nor do dual numbers
         and not torch.is_autocast_enabled("cpu")
     )
+
+
+def _is_row(bias: Tensor, size: int) -> bool:
+    """Whether a bias is (size,) numbers of float32 that lie one after the other."""
+    return bias.shape == (size,) and bias.dtype == torch.float32 and bias.is_contiguous()
 
 
 def _multiply(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
