@@ -118,7 +118,8 @@ def test_trials_that_failed_together_leave_their_memory_to_those_after_them(
         raise UserError("too little memory")
 
     def see(record: dict[str, Any]) -> None:
-        assert [each() is None for each in trainers] == [True, True, False]
+        ended = "translating" in record
+        assert [each() is None for each in trainers] == [True, True, ended]
 
     monkeypatch.setattr(trial, "Trainer", Watched)
     gc.disable()
