@@ -251,3 +251,13 @@ def test_wrong_shapes_say_what_was_expected(wrong):
     states = torch.randn(2, 5, 8)
     with pytest.raises(ValueError, match=r"must have the shape|factors"):
         layer(states, states, states, **wrong)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int64])
+def test_masks_of_whole_numbers_are_refused(dtype):
+    """Many models have masks of 1 where attention is allowed, which would be added to scores."""
+    layer = MultiBranchAttention(8, 2, branches=2, batch_first=True)
+    states = torch.randn(2, 5, 8)
+    for name, mask in (("key_padding_mask", torch.ones(2, 5)), ("attn_mask", torch.ones(5, 5))):
+        with pytest.raises(ValueError, match=f"{name} must be bool, .* not torch"):
+            layer(states, states, states, **{name: mask.to(dtype)})

@@ -7,11 +7,16 @@ import torch
 from torch import Tensor
 
 
-def additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
+def additive(name: str, mask: Tensor, dtype: torch.dtype) -> Tensor:
     """The mask as a float tensor to add to scores: −∞ where a boolean one is True."""
     if mask.dtype == torch.bool:
         zeros = torch.zeros(mask.shape, dtype=dtype, device=mask.device)
         return zeros.masked_fill(mask, float("-inf"))
+    if not mask.is_floating_point():  # often 1 where attention is allowed, the reverse of a bool
+        raise ValueError(
+            f"{name} must be bool, True where attention is forbidden, or floating point, to be "
+            f"added to the scores; not {mask.dtype}"
+        )
     return mask.to(dtype)
 
 
@@ -22,7 +27,7 @@ def padding_mask(key_padding_mask: Tensor, b: int, s: int, dtype: torch.dtype) -
             f"key_padding_mask must have the shape {(b, s)} (batch, source length), "
             f"not {tuple(key_padding_mask.shape)}"
         )
-    return additive(key_padding_mask, dtype)[:, None, None, :]
+    return additive("key_padding_mask", key_padding_mask, dtype)[:, None, None, :]
 
 
 def attention_mask(
@@ -41,10 +46,10 @@ def attention_mask(
             f"attn_mask must have the shape {(t, s)}, {by_head} or {by_branch}, "
             f"not {tuple(attn_mask.shape)}"
         )
-    return additive(attn_mask, dtype).reshape(shape)
+    return additive("attn_mask", attn_mask, dtype).reshape(shape)
 
 
 def causal_mask(t: int, s: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """(t, s): no position sees a later one."""
     later = torch.ones(t, s, dtype=torch.bool, device=device).triu(1)
-    return additive(later, dtype)
+    return additive("the causal mask", later, dtype)
