@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from multibranch.nn.kernels import smoothed_cross_entropy
+from multibranch.nn.plainly import use_reference
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cuda" if torch.cuda.is_available() and not INTERPRETED else "cpu"
@@ -122,6 +123,23 @@ def test_autocast_computes_the_logits_in_its_type(path_of_loss: str) -> None:
     assert loss.item() == cast.item()
     for gradient, other in zip(gradients, torch.autograd.grad(cast, (states, weight))):
         assert torch.equal(gradient, other)
+
+
+@pytest.mark.skipif(DEVICE == "cuda" or INTERPRETED, reason="the loss in chunks is a CPU's")
+def test_a_second_derivative_is_refused_but_in_the_reference() -> None:
+    """The gradients are constants to autograd: a penalty on them would have none, in silence."""
+    states, weight, targets = problem(12, 16, 40, torch.float32)
+
+    def penalty() -> Tensor:
+        loss, _ = smoothed_cross_entropy(states, weight, targets, smoothing=0.1, ignore_index=PAD)
+        (gradient,) = torch.autograd.grad(loss, states, create_graph=True)
+        return loss + gradient.square().sum()
+
+    with pytest.raises(RuntimeError, match="no second derivative: compute it inside"):
+        penalty()
+    with use_reference():
+        (found,) = torch.autograd.grad(penalty(), states)
+    assert found.isfinite().all()
 
 
 def test_compiles_without_a_graph_break(path_of_loss: str) -> None:

@@ -62,7 +62,11 @@ class ChunkedCrossEntropy(torch.autograd.Function):
         return (1 - smoothing) * plain - smoothing * sums[1], plain
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():  # the gradients were worked out before: they are constants here
+            raise RuntimeError(
+                "this loss has no second derivative: compute it inside "
+                "multibranch.nn.plainly.use_reference()"
+            )
         of_rows, of_weight = ctx.saved_tensors
         return of_rows * grad, (of_weight * grad).contiguous(), None, None, None, None
