@@ -261,3 +261,24 @@ def test_masks_of_whole_numbers_are_refused(dtype):
     for name, mask in (("key_padding_mask", torch.ones(2, 5)), ("attn_mask", torch.ones(5, 5))):
         with pytest.raises(ValueError, match=f"{name} must be bool, .* not torch"):
             layer(states, states, states, **{name: mask.to(dtype)})
+
+
+@pytest.mark.parametrize(
+    ("query", "key", "value", "message"),
+    [
+        ((2, 5, 8), (5, 8), (5, 8), "must all have three axes"),
+        ((5, 8), (2, 5, 8), (2, 5, 8), "must all have three axes"),
+        ((1, 2, 5, 8), (1, 2, 5, 8), (1, 2, 5, 8), "must all have three axes"),
+        ((2, 5, 8), (2, 5, 8), (2, 3, 8), "as many keys as values"),
+        ((2, 5, 8), (2, 5, 8), (1, 5, 8), "as many keys as values"),
+        ((2, 5, 8), (1, 5, 8), (1, 5, 8), "must be of one batch, axis 0"),
+        ((1, 5, 8), (2, 5, 8), (2, 5, 8), "must be of one batch, axis 0"),
+        ((2, 5, 8), (2, 5, 4), (2, 5, 4), "must all be 8 wide"),
+    ],
+)
+@pytest.mark.parametrize("need_weights", [False, True])
+def test_states_that_do_not_belong_together_are_refused(query, key, value, message, need_weights):
+    layer = MultiBranchAttention(8, 2, branches=2, batch_first=True)
+    states = (torch.randn(shape) for shape in (query, key, value))
+    with pytest.raises(ValueError, match=f"query, key and value .*{message}"):
+        layer(*states, need_weights=need_weights)

@@ -307,6 +307,7 @@ class MultiBranchAttention(nn.Module):
         needs no attn_mask beside it. The weights come averaged over branches and heads, (b, t, s),
         or with average_attn_weights=False as (b, N_a, m, t, s).
         """
+        masks.check_inputs(query, key, value, self.width, batch_first=self.batch_first)
         given = query
         batched = query.dim() == 3
         flip = batched and not self.batch_first

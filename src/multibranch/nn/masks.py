@@ -1,10 +1,33 @@
-"""The masks of `torch.nn.MultiheadAttention`, brought to one form: a tensor to add to the scores.
+"""What `torch.nn.MultiheadAttention` is given: states of one batch, and masks.
 
+The masks are brought to one form, a tensor to add to the scores.
 There a True in a boolean mask forbids attention, and a float mask is added to the scores.
 """
 
 import torch
 from torch import Tensor
+
+
+def check_inputs(
+    query: Tensor, key: Tensor, value: Tensor, width: int, *, batch_first: bool
+) -> None:
+    """Raise ValueError unless they are (b, t, d), (b, s, d) and (b, s, d), or all without a batch.
+
+    Other shapes would be repeated along the batch, or read beyond their ends.
+    """
+    batch = 0 if batch_first else 1
+    if query.dim() not in (2, 3) or not query.dim() == key.dim() == value.dim():
+        wrong = "must all have three axes, or two where there is no batch"
+    elif not width == query.shape[-1] == key.shape[-1] == value.shape[-1]:
+        wrong = f"must all be {width} wide, as the layer is"
+    elif key.shape != value.shape:
+        wrong = "must have as many keys as values"
+    elif query.dim() == 3 and query.shape[batch] != key.shape[batch]:
+        wrong = f"must be of one batch, axis {batch} (batch_first is {batch_first})"
+    else:
+        return
+    shapes = ", ".join(str(tuple(states.shape)) for states in (query, key, value))
+    raise ValueError(f"query, key and value {wrong}; theirs are {shapes}")
 
 
 def additive(name: str, mask: Tensor, dtype: torch.dtype) -> Tensor:
