@@ -123,6 +123,17 @@ def test_lower_precisions_stay_near_float64(dtype, tolerance, branches):
     assert error < tolerance
 
 
+def test_weights_do_not_overflow_half_precision_before_torchs_do():
+    layer = MultiBranchAttention(64, 2, branches=2, batch_first=True).half()
+    with torch.no_grad():
+        for branch in range(2):
+            layer.qkv_weight[:, branch].copy_(torch.eye(64).expand(3, 64, 64))
+    states = torch.full((1, 3, 64), 100.0).half()  # scores of 320,000, divided by √32
+    output, weights = layer(states, states, states)
+    assert torch.equal(weights, torch.full((1, 3, 3), 1 / 3).half())
+    assert torch.equal(output, layer(states, states, states, need_weights=False)[0])
+
+
 def torch_twin(layer: MultiBranchAttention) -> nn.MultiheadAttention:
     """torch's attention with the weights of a one-branch layer."""
     twin = nn.MultiheadAttention(

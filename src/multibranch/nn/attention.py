@@ -356,7 +356,8 @@ class MultiBranchAttention(nn.Module):
                 query, key, value, mask, dropout, is_causal=causal and mask is None
             )
             return attended, None
-        scores = query @ key.transpose(-1, -2) / math.sqrt(self.head_width)
+        # Queries are scaled, not scores, which in half precision would be infinite before.
+        scores = (query * self.head_width**-0.5) @ key.transpose(-1, -2)
         if mask is not None:
             scores = scores + mask
         weights = F.dropout(scores.softmax(-1), dropout)
