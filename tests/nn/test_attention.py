@@ -217,6 +217,19 @@ def test_unbatched_input_and_weights_by_branch():
     torch.testing.assert_close(average, weights.mean((0, 1)))
 
 
+@pytest.mark.parametrize("keep", [[1.0, 0.0, 2.0], [0.0, 0.0, 0.0]])
+@pytest.mark.parametrize("average", [False, True])
+def test_weights_are_those_of_all_branches_whichever_are_skipped(keep, average):
+    torch.manual_seed(2)
+    layer = with_random_biases(MultiBranchAttention(16, 2, branches=3))
+    states = torch.randn(5, 2, 16)
+    found = layer(states, states, states, average_attn_weights=average, keep=keep)
+    masked = layer(states, states, states, average_attn_weights=average, keep=torch.tensor(keep))
+    assert found[1].shape == ((2, 5, 5) if average else (2, 3, 2, 5, 5))
+    for one, other in zip(found, masked):
+        assert torch.equal(one, other)
+
+
 def test_masks_may_differ_by_branch():
     torch.manual_seed(3)
     layer = MultiBranchAttention(8, 1, branches=2, batch_first=True)

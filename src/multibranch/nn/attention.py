@@ -321,6 +321,8 @@ class MultiBranchAttention(nn.Module):
         elif flip:
             inputs = [states.transpose(0, 1) for states in inputs]
         query, key, value = inputs
+        if need_weights and keep is not None and not isinstance(keep, Tensor):
+            keep = as_factors(keep, self.out_weight)  # the weights are those of every branch
         factors, active = self._resolve(keep, query.device)
         if active == []:
             return torch.zeros_like(given), None
