@@ -205,6 +205,29 @@ def test_it_takes_the_place_of_torchs_in_torchs_own_encoder(training, layers):
     torch.testing.assert_close(output[~padding], expected[~padding])
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("gradients", [False, True])
+def test_it_takes_the_place_of_torchs_in_a_transformer_that_was_made_before(gradients):
+    torch.manual_seed(1)
+    how = {"dim_feedforward": 32, "dropout": 0.0, "batch_first": True}
+    theirs = nn.Transformer(24, 2, 2, 2, **how).eval()
+    ours = copy.deepcopy(theirs)
+    for block, twin in zip(
+        (*ours.encoder.layers, *ours.decoder.layers),
+        (*theirs.encoder.layers, *theirs.decoder.layers),
+    ):
+        for name in ("self_attn", "multihead_attn"):
+            if hasattr(block, name):
+                layer = with_random_biases(MultiBranchAttention(24, 2, batch_first=True))
+                setattr(block, name, layer)
+                setattr(twin, name, torch_twin(layer).eval())
+    source, target = torch.randn(2, 5, 24), torch.randn(2, 4, 24)
+    padding = torch.arange(5) >= torch.tensor([[5], [3]])
+    masks = {"src_key_padding_mask": padding, "memory_key_padding_mask": padding}
+    with torch.set_grad_enabled(gradients):
+        torch.testing.assert_close(ours(source, target, **masks), theirs(source, target, **masks))
+
+
 def test_unbatched_input_and_weights_by_branch():
     torch.manual_seed(2)
     layer = MultiBranchAttention(16, 2, branches=3)

@@ -28,6 +28,17 @@ from multibranch.nn.kernels import Segments
 from multibranch.nn.linear import linear
 
 
+class _NoWeights:
+    """What torch's own encoder finds where it looks for the weights of torch's own attention."""
+
+    weight: None = None
+    bias: None = None
+
+    @classmethod
+    def __torch_function__(cls, *_: Any) -> Any:
+        return NotImplemented
+
+
 class MultiBranchAttention(nn.Module):
     """N_a branches of m-head attention, averaged; a drop-in for `torch.nn.MultiheadAttention`.
 
@@ -52,9 +63,11 @@ class MultiBranchAttention(nn.Module):
     """
 
     # In evaluation torch.nn.TransformerEncoderLayer goes around `forward`, straight to weights laid
-    # out as torch's own are, unless these tell it not to.
+    # out as torch's own are, unless these tell it not to. So does a TransformerEncoder that was
+    # made with torch's attention, unless what it finds as weights is no tensor.
     in_proj_bias: None = None
     _qkv_same_embed_dim = False
+    in_proj_weight = out_proj = _NoWeights()
 
     def __init__(
         self,
