@@ -317,8 +317,9 @@ class MultiBranchAttention(nn.Module):
 
         As there, a True in a boolean mask forbids attention, and a float mask is added to the
         scores; attn_mask is (t, s), (b·m, t, s) or (b·N_a·m, t, s). Unlike there, `is_causal`
-        needs no attn_mask beside it. The weights come averaged over branches and heads, (b, t, s),
-        or with average_attn_weights=False as (b, N_a, m, t, s).
+        needs no attn_mask beside it; beside one it says, as there, that this is the causal mask,
+        and changes nothing. The weights come averaged over branches and heads, (b, t, s), or with
+        average_attn_weights=False as (b, N_a, m, t, s).
         """
         masks.check_inputs(query, key, value, self.width, batch_first=self.batch_first)
         given = query
