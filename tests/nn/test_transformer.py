@@ -1,5 +1,7 @@
 """The whole model: against torch.nn.Transformer, packed against padded, step by step, compiled."""
 
+import copy
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -216,6 +218,19 @@ def test_settings_rebuild_the_model_and_the_state_dict_round_trips():
     again.load_state_dict(model.state_dict())
     source, target = torch.randint(4, 20, (2, 5)), torch.randint(4, 20, (2, 5))
     assert torch.equal(model(source, target), again(source, target))
+
+
+def test_memory_given_to_a_model_made_without_holds_its_positions():
+    torch.manual_seed(0)
+    model = small_model().float()
+    source, target = torch.randint(4, 20, (2, 5)), torch.randint(4, 20, (2, 5))
+    expected = model(source, target)
+    with torch.device("meta"):
+        without = MultiBranchTransformer(**model.settings).half().eval()
+    for empty in (without.float(), copy.deepcopy(model)):
+        empty.to_empty(device="cpu")
+        empty.load_state_dict(model.state_dict())
+        assert torch.equal(empty(source, target), expected)
 
 
 def test_wrong_batches_say_what_was_expected():

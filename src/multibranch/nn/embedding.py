@@ -49,9 +49,7 @@ class TokenEmbedding(nn.Module):
         if positions == "learned":
             self.positions = nn.Parameter(torch.empty(max_length, width))
         else:
-            places = torch.arange(width // 2, dtype=torch.float32)
-            frequency = torch.exp(places * (-math.log(10000) / (width // 2 - 1)))
-            self.register_buffer("frequency", frequency, persistent=False)
+            self.register_buffer("frequency", _frequencies(width), persistent=False)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -64,11 +62,16 @@ class TokenEmbedding(nn.Module):
             nn.init.normal_(self.positions, std=self.width**-0.5)
 
     def _apply(self, fn: Any, recurse: bool = True) -> "TokenEmbedding":
-        """Frequencies stay in float32 whatever the rest becomes: an angle of 100.4 is not 100."""
+        """Frequencies stay as they are whatever the rest becomes: an angle of 100.4 is not 100.
+
+        They are in float32, and no state dict fills them where memory is given to a model that was
+        made without (`to_empty`).
+        """
         before = getattr(self, "frequency", None)
         super()._apply(fn, recurse)
-        if before is not None and self.frequency.dtype != before.dtype:
-            self.frequency = before.to(self.frequency.device)
+        if before is not None and self.frequency is not before:
+            known = _frequencies(self.width) if before.is_meta else before
+            self.frequency = known.to(self.frequency.device)
         return self
 
     @property
@@ -89,3 +92,9 @@ class TokenEmbedding(nn.Module):
             return F.embedding(positions.clamp(max=self.max_length - 1), self.positions)
         angles = positions.unsqueeze(-1).float() * self.frequency
         return torch.cat([angles.sin(), angles.cos()], dim=-1)
+
+
+def _frequencies(width: int) -> Tensor:
+    """The sinusoidal positions' frequencies (d/2,)."""
+    places = torch.arange(width // 2, dtype=torch.float32)
+    return torch.exp(places * (-math.log(10000) / (width // 2 - 1)))
