@@ -233,6 +233,15 @@ def test_memory_given_to_a_model_made_without_holds_its_positions():
         assert torch.equal(empty(source, target), expected)
 
 
+@pytest.mark.parametrize("padding", [None, -1, 20])
+def test_padding_is_the_id_of_a_token(padding):
+    """None would make every vector zero, −1 the last token's, both without a gradient."""
+    with pytest.raises(ValueError, match=f"padding must be an id from 0 to 19, not {padding}"):
+        small_model(padding=padding)
+    with pytest.raises(ValueError, match=f"padding must be an id from 0 to 19, not {padding}"):
+        MultiBranchEncoder(vocabulary=20, width=16, padding=padding)
+
+
 def test_wrong_batches_say_what_was_expected():
     model = small_model()
     ids = torch.randint(4, 20, (6,))

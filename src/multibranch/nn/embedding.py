@@ -39,6 +39,8 @@ class TokenEmbedding(nn.Module):
             raise ValueError(f'positions must be "sinusoidal" or "learned", not {positions!r}')
         if width % 2 or width < 4:
             raise ValueError(f"width must be even and at least 4 for positions, not {width}")
+        if padding is None or not 0 <= padding < vocabulary:
+            raise ValueError(f"padding must be an id from 0 to {vocabulary - 1}, not {padding}")
         self.width = width
         self.max_length = max_length
         self.dropout = dropout
