@@ -152,6 +152,12 @@ def test_draws_from_a_generator_repeat():
     assert not torch.equal(first, other)
 
 
+def test_a_rate_that_rounds_to_one_drops_and_spoils_nothing():
+    model = small_model(drop_branch=1 - 1e-9, norm="post").train()
+    assert torch.equal(draw_keep(model.drop_rates()), torch.zeros(len(model.drop_rates())))
+    assert model(torch.randint(4, 20, (2, 5)), torch.randint(4, 20, (2, 6))).isfinite().all()
+
+
 @pytest.mark.parametrize("count", [39, 41])
 @pytest.mark.parametrize("skip", [False, True])
 def test_factors_of_another_model_are_refused(count, skip):

@@ -26,7 +26,8 @@ def draw_keep(
     """Draw I{U ≥ ρ}/(1 − ρ) for every unit; `rates` (units,) holds their ρ. Returns (units,)."""
     rates = torch.as_tensor(rates, dtype=torch.float32)
     uniform = torch.rand(rates.shape, generator=generator, device=rates.device)
-    return (uniform >= rates).float() / (1 - rates)
+    # Not a quotient: a rate that float32 rounds to 1 would make 0/0 of what is dropped.
+    return torch.where(uniform >= rates, 1 / (1 - rates), 0.0)
 
 
 def draw_own(units: int, rate: float, *, training: bool, device: torch.device) -> Tensor | None:
