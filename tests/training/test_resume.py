@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -13,7 +14,9 @@ import pytest
 from multibranch.data import PreparedData
 from multibranch.directory import load_model
 from multibranch.errors import Interrupted, UserError
+from multibranch.text import TextPipeline, WordCounter, learn_words
 from multibranch.training import Trainer
+from multibranch.training.setup import check_same_data, known_by
 
 # Everything that has a state of its own: accumulation, R-Drop, patience, averaging, skipping.
 FULL = {
@@ -268,3 +271,38 @@ def test_another_corpus_is_refused(
     moved = tmp_path / "moved"
     moved.symlink_to(toy)
     assert tiny.run(moved, tmp_path / "run", max_updates=8).progress.update == 8
+
+
+def test_another_vocabulary_is_refused(toy: Path, tmp_path: Path, tiny: SimpleNamespace) -> None:
+    """Of as many words it would be taken for the run's own, and of more it has no weights."""
+    tiny.run(toy, tmp_path / "run", max_updates=2)
+    for words in (20, 40):
+        other = Path(shutil.copytree(toy, tmp_path / f"words-{words}"))
+        counter = WordCounter()
+        counter.update({f"w{number}": 1 for number in range(words)})  # in another order
+        text = PreparedData.open(toy).text
+        TextPipeline(text.settings, learn_words(counter, size=words + 4)).save(other)
+        with pytest.raises(UserError, match="not those of the run so far: they have another voc"):
+            tiny.run(other, tmp_path / "run", max_updates=4)
+
+
+def test_other_pairs_of_the_same_sizes_are_refused(
+    toy: Path, tmp_path: Path, tiny: SimpleNamespace
+) -> None:
+    tiny.run(toy, tmp_path / "run", max_updates=2)
+    other = Path(shutil.copytree(toy, tmp_path / "other"))
+    for side in ("source", "target"):
+        path = other / f"train.{side}.bin"
+        content = bytearray(path.read_bytes())
+        content[32:34], content[34:36] = content[34:36], content[32:34]  # two words change places
+        path.write_bytes(content)
+    with pytest.raises(UserError, match="they have as many pairs, but not the same"):
+        tiny.run(other, tmp_path / "run", max_updates=4)
+
+
+def test_a_checkpoint_of_an_earlier_release_knows_the_sizes_alone(toy: Path) -> None:
+    data = PreparedData.open(toy)
+    known = known_by(data)
+    check_same_data(data, known, known[:3])
+    with pytest.raises(UserError, match="they have 253 pairs and"):
+        check_same_data(data, known, [252, *known[1:3]])

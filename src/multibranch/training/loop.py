@@ -156,13 +156,13 @@ class Trainer:
     def _resume(self) -> dict[str, torch.Tensor] | None:
         """Take up the newest checkpoint, where there is one, and give back its tensors."""
         found: list[Any] = [None, {}]
-        size = setup.size_of(self.data.split("train"))
+        known = setup.known_by(self.data)
 
         def read() -> None:
             loaded = self.keeping.checkpoints.load()
             if loaded is not None:
                 found[0], found[1] = vars(loaded[1]), loaded[0]
-                setup.check_same_data(self.data, size, loaded[1].data)
+                setup.check_same_data(self.data, known, loaded[1].data)
             elif (self.folder.path / WEIGHTS).is_file():
                 self.display.tell(
                     f"{self.folder.path} has a model, but no checkpoint to go on from: training "
@@ -172,7 +172,7 @@ class Trainer:
         self.processes.first_does(read)
         record, state = self.processes.from_first(*found)
         if record is None:
-            self.progress.data = size
+            self.progress.data = known
             return None
         self.progress = Progress(**record)
         if self.progress.share_out(self.processes.world):

@@ -21,7 +21,7 @@ class Progress:
     epoch: int = 0
     batch: int = 0  # batches of this epoch done, of each process
     world: int = 1  # processes that shared them
-    data: list[int] = field(default_factory=list)  # the size of the training data, to know it by
+    data: list[int] = field(default_factory=list)  # what the training data are known by
     seconds: float = 0.0  # spent training
     tokens: int = 0  # target tokens seen, by all processes
     skipped: int = 0  # updates skipped because their gradient was not finite
