@@ -249,6 +249,11 @@ def test_wrong_batches_say_what_was_expected():
         model(ids, ids)
     with pytest.raises(ValueError, match="boundaries go with packed ids"):
         model(ids.view(2, 3), ids.view(2, 3), source_boundaries=torch.tensor([0, 6]))
+    for source, target in ((ids.view(1, 6), ids.view(2, 3)), (ids.view(2, 3), ids.view(1, 6))):
+        with pytest.raises(ValueError, match="both be packed, or padded with as many sequences"):
+            model(source, target)
+    with pytest.raises(ValueError, match="both be packed, or padded with as many sequences"):
+        model(ids, ids.view(1, 6), source_boundaries=torch.tensor([0, 2, 6]))
     with pytest.raises(ValueError, match="cannot share embeddings"):
         small_model(target_vocabulary=24)
     with pytest.raises(ValueError, match="norm must be"):

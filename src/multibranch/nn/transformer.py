@@ -273,6 +273,13 @@ class MultiBranchTransformer(_Stack):
     ) -> Tensor:
         """What `forward` computes, before the output embedding: (b, t, d) or (n, d)."""
         pieces = self._split_keep(keep, source.device)
+        if source.dim() != target.dim() or (
+            target.dim() == 2 and source.shape[0] != target.shape[0]
+        ):
+            raise ValueError(
+                "source and target must both be packed, or padded with as many sequences, not of "
+                f"the shapes {tuple(source.shape)} and {tuple(target.shape)}"
+            )
         positions, source_layout = _positions_and_layout(
             source, source_boundaries, source_longest, self.padding, "source"
         )
