@@ -115,6 +115,26 @@ def test_noise_parts_the_copies_at_once_and_silences_the_warning():
     assert torch.equal(layer.qkv_weight[:, 0], original.qkv_weight[:, 0])
 
 
+@pytest.mark.parametrize("noise", [float("nan"), float("inf"), -0.1])
+def test_noise_that_spoils_the_copies_is_refused(noise):
+    with pytest.raises(ValueError, match="noise must be a finite number of at least 0"):
+        branch_out(small_model(), branches=2, noise=noise)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda model: branch_out(model, branches=2),
+        lambda model: prune(model, keep=1),
+        fold,
+    ],
+    ids=["branch_out", "prune", "fold"],
+)
+def test_other_models_are_refused_by_name(change):
+    with pytest.raises(TypeError, match=r"takes a MultiBranchTransformer, .*, not a Sequential"):
+        change(torch.nn.Sequential(MultiBranchAttention(16, 2, drop_branch=0.1)))
+
+
 def test_noise_falls_on_copies_only():
     torch.manual_seed(0)
     model = small_model(branches=2)
@@ -198,7 +218,7 @@ def test_pruning_averages_the_branches_that_stay():
     torch.testing.assert_close(kept, (alone[0] + alone[1]) / 2)
 
 
-@pytest.mark.parametrize("keep", [0, 4, [], [3], [-1], [1, 1]])
+@pytest.mark.parametrize("keep", [0, 4, [], [3], [-1], [1, 1], torch.tensor([1, 1])])
 def test_pruning_to_branches_that_are_not_there_is_refused(keep):
     with pytest.raises(ValueError, match="cannot keep branches"):
         prune(small_model(branches=3), keep=keep)

@@ -10,6 +10,7 @@ leave it as it was.
 """
 
 import copy
+import math
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -41,6 +42,8 @@ def branch_out(
     """
     if how not in ("error", "tile"):
         raise ValueError(f'how must be "error" or "tile", not {how!r}')
+    if not 0 <= noise < math.inf:
+        raise ValueError(f"noise must be a finite number of at least 0, not {noise}")
     wanted = per_layer("branches", branches, len(getattr(model, "blocks", [model])))
     if min(wanted, default=1) < 1:
         raise ValueError(f"branches must be at least 1, not {min(wanted)}")
@@ -102,7 +105,7 @@ def prune(model: Model, *, keep: int | Sequence[int]) -> Model:
     """
 
     def pruned(layer: MultiBranchAttention, _: int) -> MultiBranchAttention:
-        kept = list(range(keep)) if isinstance(keep, int) else list(keep)
+        kept = list(range(keep)) if isinstance(keep, int) else [int(branch) for branch in keep]
         wrong = [branch for branch in kept if not 0 <= branch < layer.branches]
         if wrong or not kept or len(set(kept)) < len(kept):
             raise ValueError(
@@ -153,6 +156,11 @@ def _replace_attention(
     """
     if isinstance(model, MultiBranchAttention):
         return change(model, 0).train(model.training)  # type: ignore[return-value]
+    if not hasattr(model, "blocks"):
+        raise TypeError(
+            "this takes a MultiBranchTransformer, a MultiBranchEncoder or a MultiBranchAttention, "
+            f"not a {type(model).__name__}: change the attention layers of another model one by one"
+        )
     changed: Any = copy.deepcopy(model)
     layers = []
     for number, block in enumerate(changed.blocks):
