@@ -4,13 +4,16 @@ import math
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import patch
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
+from multibranch.data import PreparedData
 from multibranch.directory import load_model
 from multibranch.errors import UserError
+from multibranch.training import Trainer
 from multibranch.training.averaging import Snapshots
 from multibranch.training.checkpoint import Checkpoints
 
@@ -129,3 +132,37 @@ def test_a_run_takes_the_average_with_the_lowest_loss(
     last = load_file(folder / "last" / "model.safetensors")
     averaged = load_file(folder / "averaged" / "model.safetensors")
     assert all(torch.equal(last[name], averaged[name]) for name in last)
+
+
+def test_an_average_whose_loss_is_no_number_is_not_the_model(
+    toy: Path, tmp_path: Path, tiny: SimpleNamespace, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Weights that overflowed towards the end do not hide the best ones."""
+    folder = tmp_path / "run"
+    config = tiny.config(toy, folder, max_updates=6, validate_every=2, average=2)
+    trainer = Trainer(config, PreparedData.open(toy))
+    update = trainer._update
+
+    def overflow() -> None:
+        update()
+        if trainer.progress.update > 4:
+            for weights in trainer.optimiser.parameters:
+                weights.data.fill_(float("nan"))
+
+    with patch.object(trainer, "_update", overflow):
+        outcome = trainer.run()
+    assert "the average is worse than the best weights" in capfd.readouterr().err
+    assert outcome.averaged is None and outcome.progress.best_update == 4
+    published, best = (
+        load_file(place / "model.safetensors") for place in (folder, folder / "best")
+    )
+    assert all(torch.equal(published[name], best[name]) for name in best)
+
+
+def test_a_run_that_came_to_nothing_says_so(
+    toy: Path, tmp_path: Path, tiny: SimpleNamespace, capfd: pytest.CaptureFixture[str]
+) -> None:
+    changes = {"max_updates": 3, "validate_every": 2, "warmup": 1, "learning_rate": 1e30}
+    config = tiny.config(toy, tmp_path / "run", average=2, **changes)
+    Trainer(config, PreparedData.open(toy)).run()
+    assert "this model is of no use; lower train.learning_rate" in capfd.readouterr().err

@@ -61,12 +61,10 @@ class Keeping:
         weights = snapshots.average(updates)
         return Average(weights, len(updates), measure(weights))
 
-    def publish(self) -> None:
-        """Choose the model of the run: the average where there is one, else the best."""
+    def publish(self, *, averaged: bool) -> None:
+        """Choose the model of the run: the average where it is to be, else the best."""
         self.background.wait()
-        names = ["best", "last"]
-        if self.config.train.average:
-            names.insert(0, "averaged")
+        names = ["averaged", "best", "last"] if averaged else ["best", "last"]
         self.outputs.publish(next(name for name in names if self.outputs.stands(name)))
 
 

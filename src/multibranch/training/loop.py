@@ -10,6 +10,7 @@ the seed and the update, and batches of the seed and the epoch, so that on a CPU
 stopped anywhere ends with the very weights of one that never was.
 """
 
+import math
 import threading
 import warnings
 from collections.abc import Callable
@@ -95,7 +96,7 @@ class Trainer:
         self.progress = Progress(world=self.processes.world)
         self.bad_batches = BadBatches(self.train.max_skipped)
         self._signal: int | None = None  # the one that stopped the run
-        self._averaged: dict[str, Any] | None = None  # losses of the averaged weights
+        self._averaged: dict[str, Any] | None = None  # of averaged weights, if finite
 
     # -- Setting up -------------------------------------------------------------------------
 
@@ -431,15 +432,22 @@ class Trainer:
             return
         write = self.keeping.outputs.write
         write("last", weights, update=update, loss=self.progress.loss)
+        best_loss = self.progress.best_loss
         if self.progress.snapshots:
             averaged = self.keeping.average(self.progress, self.validation.of_other)
-            self._averaged = averaged.measured
             loss = averaged.measured["loss"]
             self.display.averaged(
                 {"update": update, "snapshots": averaged.snapshots, **averaged.measured}
             )
-            if self.progress.best_loss is not None and loss > self.progress.best_loss:
+            if math.isfinite(loss):
+                self._averaged = averaged.measured
+            if best_loss is not None and (loss > best_loss or math.isnan(loss)):
                 best = self.folder.path / "best"
                 self.display.tell(f"the average is worse than the best weights, in {best}")
             write("averaged", averaged.weights, update=update, loss=loss)
-        self.keeping.publish()
+        if best_loss is None and self._averaged is None:
+            self.display.tell(
+                "no validation had a loss that is a number: this model is of no use; lower "
+                "train.learning_rate"
+            )
+        self.keeping.publish(averaged=self._averaged is not None)
