@@ -1,7 +1,9 @@
 """The demo in miniature: everything it promises to write is there and holds what was measured."""
 
 import json
+import os
 import shutil
+import signal
 import sys
 from dataclasses import replace
 
@@ -10,6 +12,7 @@ import pytest
 from multibranch.cli import main
 from multibranch.tasks import demo, demo_report
 from multibranch.tasks.evaluation import decode_split
+from multibranch.training import Trainer
 
 TINY = replace(
     demo.DemoSettings(),
@@ -60,6 +63,17 @@ def test_the_printed_score_is_that_of_the_model_directory(ran):
 
     output = decode_split(folder / "mat", PreparedData.open(folder / "corpus"), limit=12)
     assert round(output.scores()["bleu"].value, 2) == results["mat"]["bleu"]
+
+
+def test_sigterm_ends_it_with_the_status_of_training(tmp_path, monkeypatch):
+    def stopped(trainer):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return run(trainer)
+
+    run = Trainer._epochs
+    monkeypatch.setattr(Trainer, "_epochs", stopped)
+    monkeypatch.setattr(demo, "DemoSettings", lambda: TINY)
+    assert main(["demo", "--output", str(tmp_path / "demo")]) == 143
 
 
 def test_the_attention_is_that_of_the_translation_in_the_report(ran, monkeypatch):

@@ -20,7 +20,7 @@ from multibranch.decoding.picture import draw
 from multibranch.decoding.translator import saved_options
 from multibranch.directory import load_model
 from multibranch.disk import check_place, write_json
-from multibranch.errors import UserError
+from multibranch.errors import Interrupted, UserError
 from multibranch.metrics import bleu, paired_bootstrap
 from multibranch.nn import branch_similarity
 from multibranch.tasks import demo_report
@@ -171,8 +171,8 @@ def _train(
         decode=DecodeConfig(beam=4, length_penalty=1.0),
     )
     outcome = Trainer(config, data).run()
-    if outcome.interrupted:
-        raise KeyboardInterrupt
+    if outcome.signal is not None:
+        raise Interrupted(outcome.signal)
     model = load_model(folder)
     cosines = list(branch_similarity(model).values())
     records = [json.loads(line) for line in (folder / "metrics.jsonl").open(encoding="utf-8")]
