@@ -428,6 +428,11 @@ def test_mistakes_are_named() -> None:
         packed_cross_attention(random(8, 2, 16), random(8, 2, 2, 16), segments, segments_of([8], 0))
     with pytest.raises(ValueError, match="boundaries must be"):
         make_segments(torch.zeros(2, 2), 4)
+    with pytest.raises(ValueError, match=r"boundaries must be .* integers, not torch.float32"):
+        make_segments(torch.tensor([0.0, 4.0]), 4)
+    for wrong in ([3, 4], [0, 3, 2, 4], [0, 5]):  # lengths, or of another batch
+        with pytest.raises(ValueError, match="start with 0, never fall and not pass the 4 tokens"):
+            make_segments(torch.tensor(wrong), 4)
 
 
 @pytest.mark.skipif(INTERPRETED, reason="this process interprets the kernels itself")

@@ -99,9 +99,17 @@ def make_segments(boundaries: Tensor, tokens: int, *, longest: int | None = None
         longest: a bound on the sequences' lengths, which the plain path pads to where reading the
             boundaries would halt the device or break a compiled graph.
     """
-    if boundaries.dim() != 1 or boundaries.shape[0] < 2:
+    if boundaries.dim() != 1 or boundaries.shape[0] < 2 or boundaries.is_floating_point():
         raise ValueError(
-            f"boundaries must be (sequences + 1,) integers, not of shape {tuple(boundaries.shape)}"
+            f"boundaries must be (sequences + 1,) integers, not {boundaries.dtype} of shape "
+            f"{tuple(boundaries.shape)}"
+        )
+    if _can_be_read(boundaries) and not (
+        boundaries[0] == 0 and boundaries[-1] <= tokens and bool((boundaries.diff() >= 0).all())
+    ):
+        raise ValueError(
+            f"boundaries must start with 0, never fall and not pass the {tokens} tokens of the "
+            "batch: sequence i lies from boundaries[i] to boundaries[i + 1]"
         )
     boundaries = boundaries.to(torch.int32)
     place = torch.arange(tokens, dtype=torch.int32, device=boundaries.device)
@@ -110,6 +118,19 @@ def make_segments(boundaries: Tensor, tokens: int, *, longest: int | None = None
     position = torch.where(start < end, place - start, 0).long()
     longest = tokens if longest is None else min(longest, tokens)
     return Segments(boundaries, sequence, start, end, position, longest, {})
+
+
+def _can_be_read(boundaries: Tensor) -> bool:
+    """Whether their values are there for the asking, without halting a device or breaking a graph.
+
+    Within vmap those of many models are not.
+    """
+    return (
+        boundaries.device.type == "cpu"
+        and type(boundaries) is Tensor
+        and not torch.compiler.is_compiling()
+        and not torch._C._functorch.is_batchedtensor(boundaries)
+    )
 
 
 def _span(boundaries: Tensor, sequence: Tensor) -> tuple[Tensor, Tensor]:
@@ -321,10 +342,8 @@ def _members(queries: Segments, keys: Segments) -> list[tuple[Tensor, int, int]]
     one model, lengths that round up to the same power of two make one group, and empty sequences
     none. Elsewhere one group holds them all.
     """
-    device = queries.boundaries.device
-    of_many = torch._C._functorch.is_batchedtensor(queries.boundaries)  # within vmap
-    if device.type != "cpu" or torch.compiler.is_compiling() or of_many:
-        everyone = torch.arange(queries.boundaries.shape[0] - 1, device=device)
+    if not _can_be_read(queries.boundaries):
+        everyone = torch.arange(queries.boundaries.shape[0] - 1, device=queries.boundaries.device)
         return [(everyone, queries.longest, keys.longest)]
     t, s = queries.boundaries.diff(), keys.boundaries.diff()
     size = torch.maximum(t, s).clamp(min=1).double().log2().ceil().int()
