@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
 
 from multibranch.nn import linear as module
 from multibranch.nn.linear import linear
@@ -126,4 +127,12 @@ def test_vmap_and_compilers_see_pytorchs_own(multiplied: list) -> None:
     torch.testing.assert_close(found, states @ weights.transpose(1, 2))
     compiled = torch.compile(linear, backend="aot_eager", fullgraph=True)
     torch.testing.assert_close(compiled(states[0], weights[0]), found[0])
+    assert multiplied == []
+
+
+def test_operations_are_counted_as_pytorchs(multiplied: list) -> None:
+    states, weight = torch.randn(64, 256), torch.randn(256, 256, requires_grad=True)
+    with FlopCounterMode(display=False) as counted:
+        linear(states, weight).sum().backward()
+    assert counted.get_total_flops() == 2 * (2 * 64 * 256 * 256)  # the product, and a gradient
     assert multiplied == []

@@ -61,6 +61,7 @@ def _by_onednn(states: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
         and (bias is None or _is_row(bias, weight.shape[0]))
         and not torch._C._are_functorch_transforms_active()  # vmap knows no rule for it
         and torch.autograd.forward_ad._current_level < 0  # nor do dual numbers
+        and not torch._C._len_torch_dispatch_stack()  # what counts operations counts PyTorch's
         and not torch.is_autocast_enabled("cpu")
     )
 
