@@ -130,6 +130,23 @@ def test_what_is_still_in_flight_when_the_grace_is_over_is_told_in_a_sentence(st
     assert "/translate 503 " in said
 
 
+def test_ctrl_c_once_more_waits_no_longer(start):
+    one = start("--port", 0, "--batch-milliseconds", 60_000)
+    answers: list[httpx.Response] = []
+    waiting = threading.Thread(target=lambda: answers.append(one.post(text="Der Mann läuft.")))
+    waiting.start()
+    time.sleep(0.5)
+    for _ in range(2):
+        one.process.send_signal(signal.SIGINT)
+        time.sleep(0.3)
+    assert one.end() == 130
+    waiting.join()
+    assert answers[0].status_code == 503
+    said = "".join(one.said)
+    assert "Traceback" not in said
+    assert said.endswith("multibranch serve: interrupted\n")
+
+
 def test_killed_under_load_it_starts_again_at_once_and_ctrl_c_ends_it(start, folder, tmp_path):
     (tmp_path / "token").write_text("from-file\n")
     (tmp_path / "token").chmod(0o600)

@@ -115,6 +115,13 @@ class _Server(uvicorn.Server):
             shown = f"[{host}]" if ":" in host else host
             self._tell(f"http://{shown}:{port}")
 
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().shutdown(sockets)
+        if self.force_exit:  # Ctrl-C once more: what is in flight breaks off, and all ends in order
+            for task in self.server_state.tasks:
+                task.cancel()
+            await self.lifespan.shutdown()
+
 
 def bind(host: str, port: int) -> socket.socket:
     """A socket for that address. It refuses connections until the server listens on it."""
