@@ -787,6 +787,9 @@ def test_unknown_addresses_and_methods(served):
         wrong = client.post("/model")
         assert wrong.json() == {"error": "/model answers to GET, HEAD only: see /docs"}
         assert wrong.headers["allow"] == "GET, HEAD"
+        for answer in (client.get("/model/"), client.post("/translate/", json={"text": "rot"})):
+            assert answer.status_code == 404
+            assert answer.json()["error"].startswith("there is nothing at this path; there are")
         assert client.get("/../../etc/passwd").status_code == 404
         assert client.get("/%2e%2e/%2e%2e/etc/passwd").status_code == 404
 

@@ -100,6 +100,7 @@ def make_app(service: Service) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         lifespan=lifespan,
+        redirect_slashes=False,  # behind a proxy it would name http://, for the token too
     )
     _add_handlers(app, service)
     _add_api(app, service)
