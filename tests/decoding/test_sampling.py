@@ -125,9 +125,10 @@ def test_log_probabilities_are_the_models_own(model):
         assert sample.score == pytest.approx(total)
 
 
-def test_temperature_zero_is_greedy(model):
+@pytest.mark.parametrize("temperature", [0.0, 1e-310])
+def test_at_temperature_zero_or_hardly_more_it_is_greedy(model, temperature):
     sources = reference.random_sources(2, 10, vocabulary=12)
-    cold = generate(models(model), sources, SearchOptions(sample=True, temperature=0.0))
+    cold = generate(models(model), sources, SearchOptions(sample=True, temperature=temperature))
     greedy = generate(models(model), sources, SearchOptions(beam=1))
     assert [[h.ids for h in one] for one in cold] == [[h.ids for h in one] for one in greedy]
 

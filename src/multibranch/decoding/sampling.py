@@ -59,7 +59,9 @@ class RowSearch(Search):
     def _draw(self, log_p: Tensor) -> Tensor:
         """One id a row (b, rows), drawn from log_p (b, rows, V) as the options say."""
         options = self.options
-        scaled = log_p.double() / options.temperature
+        log_p = log_p.double()
+        # Less the highest: near temperature 0 all would be −∞ otherwise, and none be drawn.
+        scaled = (log_p - log_p.amax(2, keepdim=True)) / options.temperature
         ids = None
         if options.top_k or options.top_p < 1:
             count = min(options.top_k or scaled.shape[2], scaled.shape[2])
