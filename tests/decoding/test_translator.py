@@ -144,6 +144,7 @@ def test_a_ratio_that_is_asked_for_goes_before_the_directorys_maximum_length(fol
         ({"beam": 10**20}, "beam must be at most 1,000,000, not 1"),
         ({"max_length": 10**20}, "max_length must be at most 1,000,000"),
         ({"max_extra": 10**20}, "max_extra must be at most 1,000,000"),
+        ({"no_repeat_ngram": 10**20}, "no_repeat_ngram must be at most 1,000,000"),
         ({"beam": 2, "n_best": 3}, "a beam of 2 cannot give the 3 best"),
         ({"min_length": 5, "max_length": 4}, "max_length 4 is below min_length 5"),
         ({"top_p": 0.0}, "top_p must be above 0"),

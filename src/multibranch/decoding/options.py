@@ -56,7 +56,8 @@ class SearchOptions:
     early_stopping: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("beam", "n_best", "min_length", "max_length", "max_extra"):
+        counts = ("beam", "n_best", "min_length", "max_length", "max_extra", "no_repeat_ngram")
+        for name in counts:
             value = getattr(self, name)
             _require(value is None or value <= _MOST, name, value, f"at most {_MOST:,}")
         _require(self.beam >= 1, "beam", self.beam, "at least 1")
