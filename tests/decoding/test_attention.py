@@ -4,6 +4,7 @@ import base64
 import importlib.util
 import json
 import re
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -152,3 +153,12 @@ def test_inspect_writes_a_picture_and_a_page(folder, tmp_path, capsys):
     assert main(["inspect", str(tmp_path / "nothing"), SENTENCE]) == 2
     with pytest.raises(UserError, match="the sentence is empty"):
         inspect(load_model(folder), load_text(folder), "  ")
+
+
+def test_a_directory_that_remembers_several_hypotheses_can_be_searched_with_fewer(folder, tmp_path):
+    several = shutil.copytree(folder, tmp_path / "several")
+    config = json.loads((several / "config.json").read_text())
+    config["decoding"] = {"beam": 3, "n_best": 3}
+    (several / "config.json").write_text(json.dumps(config))
+    words = ["inspect", str(several), SENTENCE, "--output", str(tmp_path / "one")]
+    assert main([*words, "--beam", "1"]) == 0

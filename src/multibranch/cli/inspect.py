@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> None:
         raise UserError("--output is the beginning of file names, such as pictures/dog: give one")
     check_place(output, "--output")
     model, text = load_model(args.model, device=choose_device(args.device)), load_text(args.model)
-    options = saved_options(args.model)
+    options = {**saved_options(args.model), "n_best": 1}  # one is looked at
     if args.beam is not None:
         options["beam"] = args.beam
     inspection = inspect(model, text, args.sentence, target=args.target, **options)
