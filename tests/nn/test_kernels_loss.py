@@ -9,6 +9,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch._subclasses import FakeTensorMode
+from torch.autograd import forward_ad
 
 from multibranch.nn.kernels import smoothed_cross_entropy
 from multibranch.nn.plainly import use_reference
@@ -157,6 +159,26 @@ def test_compiles_without_a_graph_break(path_of_loss: str) -> None:
         results.append([out, *torch.autograd.grad(out[0], (states, weight))])
     for got, wanted in zip(*results):
         torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.skipif(DEVICE != "cpu" or INTERPRETED, reason="of the loss on a CPU")
+def test_fake_tensors_and_dual_numbers_take_pytorchs_own_loss() -> None:
+    states, weight, targets = (x.detach() for x in problem(9, 8, 50, torch.float32))
+    how = {"smoothing": 0.1, "ignore_index": PAD}
+    with FakeTensorMode() as mode:
+        fakes = [mode.from_tensor(x) for x in (states, weight, targets)]
+        assert smoothed_cross_entropy(*fakes, **how)[0].shape == ()
+    direction = torch.randn_like(states)
+    with forward_ad.dual_level():
+        loss, _ = smoothed_cross_entropy(
+            forward_ad.make_dual(states, direction), weight, targets, **how
+        )
+        tangent = forward_ad.unpack_dual(loss).tangent
+    states.requires_grad_()
+    (gradient,) = torch.autograd.grad(
+        smoothed_cross_entropy(states, weight, targets, **how)[0], states
+    )
+    torch.testing.assert_close(tangent, (gradient * direction).sum())
 
 
 @pytest.mark.usefixtures("triton")

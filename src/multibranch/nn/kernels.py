@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from multibranch.nn.chunked_loss import ChunkedCrossEntropy
 from multibranch.nn.plainly import reference_only
@@ -56,12 +56,15 @@ def _kernels_attend(states: Tensor) -> bool:
 
 
 def _in_chunks(states: Tensor) -> bool:
-    """Whether a loss is to be had some rows at a time: on a CPU, and of one model."""
+    """Whether a loss is to be had some rows at a time: on a CPU, of one model, of plain tensors."""
     return (
         not torch.compiler.is_compiling()
+        and not torch.jit.is_tracing()
         and not reference_only()
         and states.device.type == "cpu"
+        and type(states) in (Tensor, nn.Parameter)
         and not torch._C._are_functorch_transforms_active()
+        and torch.autograd.forward_ad._current_level < 0
     )
 
 
