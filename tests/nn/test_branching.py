@@ -5,6 +5,7 @@ import warnings
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.nn.utils.parametrizations import weight_norm
 
 from multibranch.nn import (
     MultiBranchAttention,
@@ -133,6 +134,20 @@ def test_noise_that_spoils_the_copies_is_refused(noise):
 def test_other_models_are_refused_by_name(change):
     with pytest.raises(TypeError, match=r"takes a MultiBranchTransformer, .*, not a Sequential"):
         change(torch.nn.Sequential(MultiBranchAttention(16, 2, drop_branch=0.1)))
+
+
+@pytest.mark.parametrize("change", [lambda model: prune(model, keep=1), fold])
+def test_layers_that_are_more_than_a_plain_one_are_refused(change):
+    class Doubled(MultiBranchAttention):
+        def merge(self, *args, **options):
+            return 2 * super().merge(*args, **options)
+
+    with pytest.raises(TypeError, match="what Doubled adds to MultiBranchAttention would be lost"):
+        change(Doubled(16, 2, branches=2))
+    model = small_model(branches=2)
+    weight_norm(model.encoder[1].attention, "qkv_weight")
+    with pytest.raises(TypeError, match="without parametrizations"):
+        change(model)
 
 
 def test_noise_falls_on_copies_only():

@@ -185,6 +185,11 @@ def _one_or_all(values: list) -> object:
 
 def _like(layer: MultiBranchAttention, *, branches: int, heads: int) -> MultiBranchAttention:
     """An attention layer with the same options, for other branches and heads."""
+    if type(layer) is not MultiBranchAttention:
+        raise TypeError(
+            f"what {type(layer).__name__} adds to MultiBranchAttention would be lost: give a plain "
+            "layer, without parametrizations"
+        )
     other = MultiBranchAttention(
         layer.width,
         heads,
