@@ -25,6 +25,7 @@ from transformers import (
 from multibranch import configuration, metrics
 from multibranch.cli import main
 from multibranch.errors import UserError
+from multibranch.tasks import understanding
 from multibranch.tasks.understanding import Classifier, evaluate_classifier, train_classifier
 from multibranch.tasks.understanding_config import ClassifierData, UnderstandingConfig
 from multibranch.tasks.understanding_loop import linear
@@ -354,6 +355,8 @@ def test_the_learning_rate_rises_and_falls():
         ({"model__layer_drop": 1.0}, "model.layer_drop must be at least 0 and below 1, not 1.0"),
         ({"train__optimizer": "sgd"}, "no key train.optimizer"),
         ({"model__drop_branch": 1.5}, "drop_branch"),
+        ({"train__graphs": True}, "train.graphs: true needs a GPU"),
+        ({"train__learning_rate": 1e30}, "epoch 1: the model's answers are no numbers any more: l"),
     ],
 )
 def test_what_cannot_work_is_one_clear_error(change, said, backbone, single, tmp_path):
@@ -362,6 +365,28 @@ def test_what_cannot_work_is_one_clear_error(change, said, backbone, single, tmp
     assert said in str(raised.value)
     assert "\n" not in str(raised.value)
     assert not (tmp_path / "x").exists()
+
+
+def test_an_epoch_without_an_answer_is_left_out(backbone, single, tmp_path, monkeypatch, capsys):
+    """Scored, it would have the share of the first label."""
+    real, epochs = understanding.predict, []
+
+    def overflowed(model, tokens, **options):
+        epochs.append(real(model, tokens, **options))
+        return epochs[-1] * (float("nan") if len(epochs) > 1 else 1)
+
+    monkeypatch.setattr(understanding, "predict", overflowed)
+    config = config_for(backbone, single, tmp_path / "x", train__epochs=3)
+    watched = []
+    outcome = train_classifier(config, watch=watched.append)
+    assert outcome.kept == len(outcome.epochs) == len(watched) == 1
+    assert (
+        "epoch 3: the model's answers are no numbers any more: epoch 1 is"
+        in capsys.readouterr().err
+    )
+    config["train"]["keep"] = "last"
+    with pytest.raises(UserError, match=r"no numbers any more: lower train.learning_rate"):
+        train_classifier(config, quiet=True)
 
 
 def test_an_encoder_without_a_tokenizer_is_refused(single, tmp_path):

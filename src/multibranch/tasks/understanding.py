@@ -53,7 +53,7 @@ def train_classifier(
 ) -> Outcome:
     """Fine-tune as the configuration says; the result is a model directory at train.output.
 
-    watch: called with every epoch, once it is scored.
+    watch: called with every epoch that is scored.
     """
     if isinstance(config, dict):
         config = configuration.from_dict(UnderstandingConfig, config, where="the configuration")
@@ -62,6 +62,8 @@ def train_classifier(
     folder = Path(config.train.output)
     _check_output(folder)
     device = choose_device(config.train.device, option="train.device")
+    if config.train.graphs and device.type != "cuda":
+        raise UserError("train.graphs: true needs a GPU, and this is a CPU: leave it out")
     corpus = config.data.corpus()
     labels = corpus.named_labels()
     if config.data.glue is None:
@@ -84,7 +86,7 @@ def train_classifier(
 
     def after_epoch(epoch: Epoch) -> None:
         run.after_epoch(epoch)
-        if watch is not None:
+        if watch is not None and epoch.scores:
             watch(epoch)
 
     fine_tune(
@@ -273,6 +275,9 @@ class _Run:
     def after_epoch(self, epoch: Epoch) -> None:
         bfloat16 = uses_bfloat16(self.config.train.precision, self.device)
         found = predict(self.model, self.tokens, device=self.device, bfloat16=bfloat16)
+        if not found.isfinite().all():  # the first label would be the most probable one of all
+            self._fell_apart(epoch)
+            return
         scores = _scores(self.config, found.argmax(-1).tolist(), self.valid.labels)
         epoch.scores = {name: score.value for name, score in scores.items()}
         self.epochs.append(epoch)
@@ -286,6 +291,14 @@ class _Run:
         if not self.quiet:
             shown = ", ".join(f"{name} {score.value:.2f}" for name, score in scores.items())
             print(f"epoch {epoch.number}: loss {epoch.loss:.4f}, {shown}", file=sys.stderr)
+
+    def _fell_apart(self, epoch: Epoch) -> None:
+        """Leave out an epoch after which no answer is a number; an earlier one may be kept."""
+        said = f"epoch {epoch.number}: the model's answers are no numbers any more"
+        if self.config.train.keep == "last" or not self.kept:
+            raise UserError(f"{said}: lower train.learning_rate")
+        if not self.quiet:
+            print(f"{said}: epoch {self.kept} is kept", file=sys.stderr)
 
     def restore(self) -> None:
         """Give the model the weights of the epoch that is kept."""
