@@ -118,6 +118,8 @@ def test_dual_numbers_and_traces_are_pytorchs(multiplied: list) -> None:
 def test_the_reference_is_pytorchs(multiplied: list) -> None:
     with use_reference():
         linear(torch.randn(64, 256), torch.randn(256, 256))
+    with torch.backends.mkldnn.flags(enabled=False):
+        linear(torch.randn(64, 256), torch.randn(256, 256))
     assert multiplied == []
 
 
