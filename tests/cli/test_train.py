@@ -106,6 +106,17 @@ def test_json_is_for_programs(
     assert resolved["model"]["branches"] == 3 and resolved["train"]["warmup"] == 4
 
 
+def test_fine_tuning_takes_one_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Under torchrun each of them would train the same, and write it into one folder."""
+    config = tmp_path / "u.yaml"
+    config.write_text("task: understanding\n")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert main(["train", str(config)]) == 2
+    assert "takes one process: start it without torchrun" in capsys.readouterr().err
+
+
 def test_two_stages_end_with_a_table_of_both(
     config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -67,6 +67,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _train_classifier(args: argparse.Namespace) -> int:
+    import os
+
     from multibranch import configuration
     from multibranch.cli.output import print_scores
     from multibranch.errors import UserError
@@ -75,6 +77,8 @@ def _train_classifier(args: argparse.Namespace) -> int:
 
     if args.two_stage:
         raise UserError("--two-stage is for translation and code: a pretrained encoder is stage 1")
+    if os.environ.get("WORLD_SIZE", "1") != "1":  # each would train the same, into one folder
+        raise UserError("fine-tuning an encoder takes one process: start it without torchrun")
     config = configuration.load(UnderstandingConfig, args.config, args.overrides)
     outcome = train_classifier(config, quiet=args.quiet)
     row: dict[str, Any] = {"model": str(outcome.folder), "epochs": len(outcome.epochs)}
