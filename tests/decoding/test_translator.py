@@ -11,7 +11,7 @@ import pytest
 
 from multibranch.decoding import Hypothesis, SearchOptions, Translator
 from multibranch.decoding.options import read_options
-from multibranch.directory import load_model, load_text
+from multibranch.directory import load_model, load_text, save_model
 from multibranch.errors import UserError
 from multibranch.nn import prune
 
@@ -273,3 +273,18 @@ def test_folders_that_are_no_models_are_refused(tmp_path):
     for device in ("quantum", "mps", "meta"):
         with pytest.raises(UserError, match=f"--device: '{device}' is no device"):
             Translator.load(tmp_path, device=device)
+
+
+@pytest.mark.parametrize("how", [{}, {"beam": 1}, {"sample": True}], ids=str)
+def test_a_model_whose_numbers_are_too_large_for_the_precision_is_refused(tmp_path, how):
+    model = reference.save_model_directory(tmp_path / "small")
+    for block in model.decoder:
+        block.feed_forward.in_weight.mul_(1e5)
+        block.feed_forward.out_weight.mul_(1e5)
+    save_model(tmp_path / "large", model, load_text(tmp_path / "small"))
+    large = Translator.load(tmp_path / "large", device="cpu", precision="float16")
+    with pytest.raises(UserError, match="computes NaN for this text: its numbers are too large"):
+        large.translate(LINES, **how)
+    assert all(Translator.load(tmp_path / "large", device="cpu").translate(LINES, **how))
+    trained = Translator([model], load_text(tmp_path / "small"), precision="float16")
+    assert trained.generate(LINES, **how) == [[]] * len(LINES)  # a training goes on

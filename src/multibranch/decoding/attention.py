@@ -101,7 +101,7 @@ def inspect(
     if len(source) == 1:  # only its end: it is blank, or of control characters alone
         raise UserError("the sentence is empty: there is nothing to look at")
     if target is None:
-        translator = translator or Translator([model], text)
+        translator = translator or Translator([model], text, strict=True)
         [hypotheses] = translator.generate([sentence], stop=stop, **options)
         ids = list(hypotheses[0].ids) if hypotheses else []
         written = hypotheses[0].text if hypotheses else ""

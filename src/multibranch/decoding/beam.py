@@ -74,6 +74,7 @@ class BeamSearch(Search):
         b, rows, size = log_p.shape
         beam = self.tokens.shape[1]
         unknown = log_p[:, :, UNK].clone()
+        self.is_nan |= unknown.isnan().any()
         free = self.on_host and self.rules.forces_nothing(self.taken)
         forced = None if free else self._forced(log_p)
         self.rules.apply(log_p, self.history[:, :rows], self.number)

@@ -15,6 +15,7 @@ from multibranch.decoding.options import Hypothesis, SearchOptions
 from multibranch.decoding.parallel import spread
 from multibranch.decoding.sampling import RowSearch, draw_key
 from multibranch.decoding.search import Recorder, Search
+from multibranch.errors import UserError
 from multibranch.nn.cache import Room
 from multibranch.text.special import PAD
 
@@ -34,6 +35,7 @@ def generate(
     recorder: Recorder | None = None,
     progress: Callable[[int], None] | None = None,
     stop: threading.Event | None = None,
+    strict: bool = False,
 ) -> list[list[Hypothesis]]:
     """Decode sources, lists of ids that end with EOS; one list of hypotheses each, best first
     (samples in the order in which they were drawn).
@@ -44,6 +46,7 @@ def generate(
         recorder: replay steps (see decoding/graphs.py).
         progress: called with the number of sentences that each batch finished.
         stop: once it is set, the search breaks off with InterruptedError.
+        strict: a UserError where the models compute NaN, instead of no hypothesis.
     """
     if prefixes is None:
         prefixes = [()] * len(sources)
@@ -55,7 +58,15 @@ def generate(
     @torch.inference_mode()
     def decode(members: list[int], stop: threading.Event) -> list[list[Hypothesis]]:
         sentences = [(sources[m // draws], prefixes[m // draws], m % draws) for m in members]
-        return _search(models, sentences, options, recorder, room, stop).run()
+        search = _search(models, sentences, options, recorder, room, stop)
+        results = search.run()
+        if strict and bool(search.is_nan):
+            raise UserError(
+                "the model computes NaN for this text: its numbers are too large for the precision "
+                "that it computes in; choose bfloat16 or float32, or train it again if that is so "
+                "in these too"
+            )
+        return results
 
     workers = torch.get_num_threads() if models.device.type == "cpu" else 1
     if batch_tokens is None:

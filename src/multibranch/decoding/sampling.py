@@ -35,6 +35,7 @@ class RowSearch(Search):
     def step(self) -> None:
         log_p = self.models.log_probabilities(self.tokens, self.caches)  # (b, rows, V)
         unknown = log_p[:, :, UNK].clone()
+        self.is_nan |= unknown.isnan().any()
         forced = self.rules.forced(self.number).unsqueeze(1)  # (b, 1)
         free = (forced < 0).expand_as(self.tokens)
         forced = forced.clamp(min=0).expand_as(self.tokens)

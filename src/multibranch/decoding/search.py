@@ -72,6 +72,8 @@ class Search(ABC):
         lengths = torch.arange(1, self.rules.steps + 1, dtype=torch.float64, device=device)
         self.norms = lengths**options.length_penalty  # (steps,) of hypotheses that end at each step
         self.found: dict[int, list[Hypothesis]] = {}
+        # Whether the models computed NaN, of which no hypothesis comes: one makes a whole row NaN.
+        self.is_nan = torch.zeros((), dtype=torch.bool, device=device)
 
     @abstractmethod
     def step(self) -> None:

@@ -46,6 +46,8 @@ class Translator:
             all products to eight bits.
         defaults: search options other than SearchOptions' own defaults, by name.
         cuda_graphs: record steps and replay them; only a GPU can.
+        strict: refuse a model that computes NaN, of which no hypothesis comes, as `load` does.
+            While a model is trained that is nothing to end for.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class Translator:
         precision: str = "float32",
         defaults: dict[str, Any] | None = None,
         cuda_graphs: bool = False,
+        strict: bool = False,
     ) -> None:
         if precision not in PRECISIONS:
             raise UserError(f"precision is one of {', '.join(PRECISIONS)}, not {precision!r}")
@@ -65,6 +68,7 @@ class Translator:
             )
         self.text = text
         self._precision = precision
+        self._strict = strict
         self.models = Ensemble([Stepper(model, **PRECISIONS[precision]) for model in models])
         if self.models.vocabulary < text.target_size:
             raise UserError(
@@ -110,7 +114,14 @@ class Translator:
         if branches is not None:
             models = [_with_branches(m, branches, place) for m, place in zip(models, places)]
         defaults = saved_options(places[0])
-        return cls(models, text, precision=precision, defaults=defaults, cuda_graphs=cuda_graphs)
+        return cls(
+            models,
+            text,
+            precision=precision,
+            defaults=defaults,
+            cuda_graphs=cuda_graphs,
+            strict=True,
+        )
 
     @property
     def device(self) -> torch.device:
@@ -233,6 +244,7 @@ class Translator:
             recorder=self._recorder,
             progress=progress,
             stop=stop,
+            strict=self._strict,
         )
 
     def stream(

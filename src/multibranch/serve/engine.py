@@ -119,7 +119,7 @@ class Engine:
         model, defaults = load_model(folder, device=where), saved_options(folder)
         return cls(
             engine,
-            Translator([model], text, precision=precision, defaults=defaults),
+            Translator([model], text, precision=precision, defaults=defaults, strict=True),
             model=model,
             defaults=defaults,
             choices=choices,
@@ -239,7 +239,7 @@ class Engine:
             self._ready.popitem(last=False)
         model = prune(self.model, keep=list(branches))
         translator = Translator(
-            [model], self.text, precision=self.precision, defaults=self._defaults
+            [model], self.text, precision=self.precision, defaults=self._defaults, strict=True
         )
         ready = _Ready(model, translator)
         self._ready[branches] = ready
