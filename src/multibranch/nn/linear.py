@@ -50,7 +50,7 @@ def _by_onednn(states: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
         not torch.compiler.is_compiling()
         and not torch.jit.is_tracing()
         and prefers_onednn()
-        and torch.backends.mkldnn.enabled
+        and bool(torch.backends.mkldnn.enabled)
         and not reference_only()
         and states.dtype == weight.dtype == torch.float32
         and states.device.type == "cpu"
