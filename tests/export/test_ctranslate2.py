@@ -185,6 +185,17 @@ def test_weights_beyond_float16_are_refused(tmp_path, text, make_model, quantiza
     refused(wrong, out, "encoder.0.attention_norm.weight reach 1e\\+05, beyond float16")
 
 
+@pytest.mark.parametrize("quantization", ["float32", "int8"])
+def test_weights_too_large_to_compute_with_are_refused(tmp_path, text, make_model, quantization):
+    model = make_model(text)
+    for block in model.decoder:
+        block.feed_forward.in_weight.mul_(1e20)
+        block.feed_forward.out_weight.mul_(1e20)
+    out = tmp_path / "out"
+    wrong = lambda: export_ctranslate2(model, text, out, quantization=quantization)  # noqa: E731
+    refused(wrong, out, "the model computes infinities or NaN")
+
+
 def test_too_few_positions_are_refused(tmp_path, text, make_model):
     out = tmp_path / "out"
     wrong = lambda: export_ctranslate2(make_model(text), text, out, positions=1)  # noqa: E731

@@ -109,6 +109,12 @@ def _can_run_onnx(tell: Tell) -> bool:
 
 
 def _judged(given: Tensor, wanted: Tensor, engine: str, *, exact: bool) -> float:
+    for computed, by in ((wanted, "the model"), (given, engine)):
+        if not bool(torch.isfinite(computed).all()):
+            raise UserError(
+                f"{by} computes infinities or NaN: weights this large cannot be used; nothing was "
+                "written"
+            )
     difference = float((given - wanted).abs().max())
     limit = _TOLERANCE * max(1.0, float(wanted.abs().max()))
     if exact and not difference <= limit:
