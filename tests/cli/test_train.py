@@ -1,5 +1,6 @@
 """`multibranch train` and `multibranch branch` as people type them."""
 
+import errno
 import json
 import math
 import os
@@ -297,6 +298,25 @@ def test_branching_gives_the_same_function(
     ):
         assert main(["branch", *words]) == 2
         assert message in capsys.readouterr().err
+
+
+def test_branching_onto_a_full_disk_says_what_to_do_and_leaves_nothing(
+    config: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def full(path: Path, weights: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    assert main(["train", str(config), "--quiet", "--model.branches", "1"]) == 0
+    monkeypatch.setattr("multibranch.directory.save_weights", full)
+    before = set(tmp_path.iterdir())
+    words = ["--branches", "2", "--output", str(tmp_path / "two")]
+    assert main(["branch", str(tmp_path / "run"), *words]) == 2
+    said = capsys.readouterr().err
+    assert "two could not be written to. Nothing was left behind: make room, or choose an" in said
+    assert set(tmp_path.iterdir()) == before
 
 
 def test_one_branch_in_every_layer_is_branched_out_like_one_branch(

@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> None:
     from multibranch.cli.interrupts import uninterruptible_once
     from multibranch.cli.output import print_result
     from multibranch.directory import load_model, load_text, read_config, save_model
-    from multibranch.disk import check_place
+    from multibranch.disk import check_place, full_disk
     from multibranch.errors import UserError
     from multibranch.nn import branch_out
 
@@ -86,5 +86,9 @@ def run(args: argparse.Namespace) -> None:
         "parameters": sum(p.numel() for p in branched.parameters()),
     }
     with uninterruptible_once(output.exists):
-        save_model(output, branched, text, extra={**kept, "branched_from": str(args.model)})
+        try:
+            save_model(output, branched, text, extra={**kept, "branched_from": str(args.model)})
+        except OSError as error:
+            advice = "Nothing was left behind: make room, or choose another --output."
+            raise full_disk(error, output, advice=advice) or error from None
         print_result([row], as_json=args.json, title="Branched out")
