@@ -172,6 +172,7 @@ def test_a_directory_whose_options_are_none_is_refused(folder, tmp_path, said):
 @pytest.mark.parametrize(
     ("said", "wanted"),
     [
+        ([1], "it must be an object of options, not [1]"),
         ({"beam": 2.5}, "beam must be a whole number, not 2.5"),
         ({"beam": True}, "beam must be a whole number, not True"),
         ({"beam": "five"}, "beam must be a whole number, not 'five'"),

@@ -126,6 +126,7 @@ class Hypothesis:
 def read_options(said: Any, path: Path) -> dict[str, Any]:
     """The search options that the file at `path` says under "decoding", by name, checked."""
     try:
+        _require(said is None or isinstance(said, dict), "it", repr(said), "an object of options")
         hints = get_type_hints(SearchOptions)
         options = {name: value for name, value in (said or {}).items() if name in hints}
         for name, value in options.items():
