@@ -16,7 +16,7 @@ from multibranch.directory import load_model
 from multibranch.errors import Interrupted, UserError
 from multibranch.text import TextPipeline, WordCounter, learn_words
 from multibranch.training import Trainer
-from multibranch.training.setup import check_same_data, known_by
+from multibranch.training.resuming import check_same_data, known_by
 
 # Everything that has a state of its own: accumulation, R-Drop, patience, averaging, skipping.
 FULL = {

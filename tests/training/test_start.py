@@ -18,7 +18,7 @@ from multibranch.errors import UserError
 from multibranch.nn import MultiBranchTransformer, branch_out, branch_similarity
 from multibranch.tasks.translation import two_stage
 from multibranch.text import TextPipeline
-from multibranch.training import first_model
+from multibranch.training import Trainer, first_model
 
 ONE: dict[str, Any] = {"branches": 1, "drop_branch": 0.0}
 
@@ -74,6 +74,20 @@ def test_the_paper_s_two_stages(toy: Path, tmp_path: Path, tiny: SimpleNamespace
     assert second.progress.update == 24
     rates = [r["learning_rate"] for r in tiny.records(second.folder, "train")]
     assert rates == [r["learning_rate"] for r in tiny.records(first.folder, "train")]
+
+
+def test_a_second_stage_says_when_its_first_was_trained_on(
+    toy: Path, tmp_path: Path, tiny: SimpleNamespace, capsys: pytest.CaptureFixture
+) -> None:
+    for updates, warned in ((4, False), (4, False), (6, True), (6, True)):
+        two_stage(tiny.config(toy, tmp_path / "both", max_updates=updates, branches=2))
+        said = " ".join(capsys.readouterr().err.split())
+        assert ("is another model than when this run started from it" in said) == warned
+    shutil.rmtree(tmp_path / "both" / "transformer")
+    config = tiny.config(toy, tmp_path / "both" / "mat", max_updates=8, branches=2)
+    config.train.init_from = str(tmp_path / "both" / "transformer")
+    assert Trainer(config, PreparedData.open(toy)).run().progress.update == 8
+    assert "another model" not in capsys.readouterr().err
 
 
 def test_two_stages_with_branches_by_layer(

@@ -21,7 +21,6 @@ from typing import Any
 import torch
 
 from multibranch.data import PreparedData
-from multibranch.directory import WEIGHTS
 from multibranch.errors import counted, is_out_of_memory
 from multibranch.training import setup
 from multibranch.training.bad_batches import BadBatches
@@ -34,7 +33,8 @@ from multibranch.training.keeping import Keeping
 from multibranch.training.memory import out_of_memory
 from multibranch.training.optimiser import Optimiser
 from multibranch.training.processes import join
-from multibranch.training.progress import Outcome, Progress, reason_to_stop, share_done
+from multibranch.training.progress import Outcome, reason_to_stop, share_done
+from multibranch.training.resuming import take_up
 from multibranch.training.run_folder import RunFolder
 from multibranch.training.schedule import cool_down, learning_rate
 from multibranch.training.seeds import draw_branches, seed_update
@@ -93,7 +93,6 @@ class Trainer:
         )
         self.keeping = Keeping(self.folder.path, config, tell=self.display.tell)
         self.interruption = Interruption(quiet=quiet or not first)
-        self.progress = Progress(world=self.processes.world)
         self.bad_batches = BadBatches(self.train.max_skipped)
         self._signal: int | None = None  # the one that stopped the run
         self._averaged: dict[str, Any] | None = None  # of averaged weights, if finite
@@ -104,7 +103,13 @@ class Trainer:
         self.processes.first_does(lambda: self.folder.claim(self.config))
         self.processes.first_does(lambda: setup.check_ids(self.data))
         self.batches = setup.training_batches(self.config, self.data, self.processes)
-        state = self._resume()
+        self.progress, state = take_up(
+            self.keeping.checkpoints,
+            self.train,
+            self.data,
+            self.processes,
+            tell=self.display.tell,
+        )
         with _DRAWING, warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             model = first_model(self.config, self.data.text, resumed=state is not None)
@@ -153,35 +158,6 @@ class Trainer:
         going_on = None if state is None else self.progress
         self.processes.first_does(lambda: self.display.start(going_on))
         self._introduce(resumed=state is not None)
-
-    def _resume(self) -> dict[str, torch.Tensor] | None:
-        """Take up the newest checkpoint, where there is one, and give back its tensors."""
-        found: list[Any] = [None, {}]
-        known = setup.known_by(self.data)
-
-        def read() -> None:
-            loaded = self.keeping.checkpoints.load()
-            if loaded is not None:
-                found[0], found[1] = vars(loaded[1]), loaded[0]
-                setup.check_same_data(self.data, known, loaded[1].data)
-            elif (self.folder.path / WEIGHTS).is_file():
-                self.display.tell(
-                    f"{self.folder.path} has a model, but no checkpoint to go on from: training "
-                    "starts anew, and replaces it at its end"
-                )
-
-        self.processes.first_does(read)
-        record, state = self.processes.from_first(*found)
-        if record is None:
-            self.progress.data = known
-            return None
-        self.progress = Progress(**record)
-        if self.progress.share_out(self.processes.world):
-            processes = counted(self.processes.world, "process", "processes")
-            self.display.tell(f"going on with {processes}")
-        if not self.processes.first:  # what was counted is the sum of all processes
-            state["statistics"][Step.OWN] = 0
-        return state
 
     def _introduce(self, *, resumed: bool) -> None:
         parameters = sum(p.numel() for p in self.model.parameters())

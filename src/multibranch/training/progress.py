@@ -22,6 +22,7 @@ class Progress:
     batch: int = 0  # batches of this epoch done, of each process
     world: int = 1  # processes that shared them
     data: list[int] = field(default_factory=list)  # what the training data are known by
+    start: str | None = None  # the checksum of the weights that it started from
     seconds: float = 0.0  # spent training
     tokens: int = 0  # target tokens seen, by all processes
     skipped: int = 0  # updates skipped because their gradient was not finite

@@ -1,12 +1,10 @@
 """The parts of a run, made from its configuration: its pairs, batches and precision."""
 
-import zlib
-
 import torch
 
 from multibranch.data import PackedBatches, PaddedBatches, PairStore, PreparedData
 from multibranch.disk import damaged
-from multibranch.errors import UserError, counted
+from multibranch.errors import UserError
 from multibranch.nn import MultiBranchTransformer
 from multibranch.text.pipeline import SIDES
 from multibranch.training.config import Config, TrainConfig
@@ -67,40 +65,6 @@ def check_ids(data: PreparedData) -> None:
                     data.folder / f"{split}.{side}.bin",
                     f"it has the id {largest:,}, and the vocabulary only {size:,} entries",
                 )
-
-
-def known_by(data: PreparedData) -> list[int]:
-    """What training data are known by.
-
-    How many pairs, source tokens and target tokens they have; checksums of the ids, and of the
-    vocabularies that say what these mean.
-    """
-    pairs = data.split("train")
-    lengths = (pairs.source_lengths, pairs.target_lengths)
-    sizes = [len(pairs), *(int(side.sum(dtype="int64")) for side in lengths)]
-    ids = vocabularies = 0
-    for side, numbers in zip(SIDES, (pairs.source_ids, pairs.target_ids)):
-        ids = zlib.crc32(numbers.data, ids)
-        entries = sorted(data.text.tokenizer(side).get_vocab().items())
-        vocabularies = zlib.crc32(repr(entries).encode(), vocabularies)
-    return [*sizes, ids, vocabularies]
-
-
-def check_same_data(data: PreparedData, now: list[int], before: list[int]) -> None:
-    """Refuse to go on with other training data than those of the run so far."""
-    if now[: len(before)] == before:  # earlier releases noted the sizes alone
-        return
-    if now[:3] != before[:3]:
-        has = f"{counted(now[0], 'pair')} and {counted(now[2], 'target token')}"
-        differs = f"they have {has}, not {before[0]:,} and {before[2]:,}"
-    elif now[4] != before[4]:
-        differs = "they have another vocabulary"
-    else:
-        differs = "they have as many pairs, but not the same"
-    raise UserError(
-        f"the training data in {data.folder} are not those of the run so far: {differs}; set "
-        "data.folder to the right folder, or choose another train.output"
-    )
 
 
 def precision(train: TrainConfig, device: torch.device) -> torch.dtype:
