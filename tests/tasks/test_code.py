@@ -151,14 +151,21 @@ def test_a_model_that_finds_nothing_is_scored_0(data: PreparedData, tmp_path: Pa
     assert validation_score(config, data)(model) == (0.0, "sentence BLEU")
 
 
-def test_outputs_are_not_cut_to_a_multiple_of_the_source(trained: Path) -> None:
-    """Four words, ten and more tokens of code: what suits translation would cut it short."""
-    (found,) = CodeGenerator.load(trained).generate(["count all players ."])
-    assert len(found[0].ids) > 10
-    assert parses(found[0].text, "python")
-    (plain,) = Translator.load(trained, device="cpu").generate(["count all players ."])
-    assert plain[0].ids == found[0].ids  # `translate` keeps the configuration's limit too
-    (short,) = CodeGenerator.load(trained).generate(["count all players ."], max_length=5)
+def test_outputs_are_not_cut_to_a_multiple_of_the_source(trained: Path, data: PreparedData) -> None:
+    """What suits translation, 1.5 times the source's tokens and 10 more, would cut many short."""
+    sources = data.lines("test", "source")[:60]
+    found = [each[0] for each in CodeGenerator.load(trained).generate(sources)]
+    longer = [
+        (source, one)
+        for source, one in zip(sources, found)
+        if len(one.ids) > 1.5 * (len(source.split()) + 1) + 10
+    ]
+    whole = [one for _, one in longer if parses(one.text, "python")]
+    assert len(longer) >= 10 and len(whole) > len(longer) / 2
+    source, one = longer[0]
+    (plain,) = Translator.load(trained, device="cpu").generate([source])
+    assert plain[0].ids == one.ids  # `translate` keeps the configuration's limit too
+    (short,) = CodeGenerator.load(trained).generate([source], max_length=5)
     assert len(short[0].ids) <= 5
 
 
