@@ -137,6 +137,15 @@ def test_a_ratio_that_is_asked_for_goes_before_the_directorys_maximum_length(fol
     assert translator.options(max_ratio=2.0, max_length=9).longest(100) == 9
 
 
+def test_a_beam_that_is_asked_for_goes_before_the_directorys_sampling(folder):
+    models, text = [load_model(folder)], load_text(folder)
+    translator = Translator(models, text, defaults={"sample": True, "beam": 2})
+    assert translator.options().sample
+    assert not translator.options(beam=3).sample
+    assert translator.options(beam=3).beam == 3
+    assert translator.options(beam=3, sample=True).sample
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

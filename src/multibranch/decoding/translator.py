@@ -135,7 +135,8 @@ class Translator:
     def options(self, **changes: Any) -> SearchOptions:
         """The search options: these changes, else the model directory's, else the defaults.
 
-        A ratio that is asked for takes the place of the directory's maximum length.
+        A ratio that is asked for takes the place of the directory's maximum length, a beam that of
+        its sampling.
         """
         known = [field.name for field in fields(SearchOptions)]
         wrong = [name for name in changes if name not in known]
@@ -144,6 +145,8 @@ class Translator:
         defaults = dict(self._defaults)
         if "max_ratio" in changes or "max_extra" in changes:
             defaults.pop("max_length", None)  # it would leave them without effect
+        if "beam" in changes and "sample" not in changes:
+            defaults.pop("sample", None)  # beside which there is none
         asked = SearchOptions(**{**defaults, **changes})
         unknown = [number for number in asked.never if not 0 <= number < self.text.target_size]
         if unknown:
