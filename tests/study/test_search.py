@@ -809,6 +809,7 @@ def test_a_search_goes_on_from_the_same_model_only(
     for model in ("the best, trial 0", "the study's own, trial 0", "what all started from"):
         [row] = [line for line in shown.splitlines() if line.startswith(f"│ {model}")]
         assert row.count("│") == 7 and "–" not in row  # loss, size and three scores
+        assert re.search(r"│ \d+\.\d{4} +│", row)  # losses of trials lie close together
     assert main([*words, "--seed", "2"]) == 2
     [line] = capsys.readouterr().err.splitlines()
     other = TRANSFORMER.replace(".s1", ".s2")

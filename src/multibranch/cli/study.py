@@ -261,7 +261,8 @@ def _print_found(found: dict[str, Any]) -> None:
     title = f"Best of {counted(found['trials'], 'trial')}, {found['pruned']} pruned early"
     # The short name leaves eight columns room in a terminal of 80.
     best = [{n.removeprefix("validation_"): v for n, v in row.items()} for row in found["best"]]
-    for row in best:
+    for row in best:  # which differ in the third digit after the point
+        row["loss"] = f"{row['loss']:.4f}"
         del row["seconds"]
     print_result(best, as_json=False, title=f"{title}, by validation loss")
     own, start = found["own"], found["started_from"]
@@ -275,7 +276,9 @@ def _print_found(found: dict[str, Any]) -> None:
         signatures |= {name: score["signature"] for name, score in found.get(key, {}).items()}
     rows = []
     for name, model, key in models:
-        row = {"model": name, "loss": model["validation_loss"], "parameters": model["parameters"]}
+        loss = model["validation_loss"]
+        row = {"model": name, "loss": None if loss is None else f"{loss:.4f}"}
+        row["parameters"] = model["parameters"]
         scores = found.get(key, {})
         rows.append(row | {n: scores[n]["value"] if n in scores else None for n in signatures})
     print_result(rows, as_json=False, title="Validation loss, and scores on the test set")
