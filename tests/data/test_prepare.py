@@ -140,6 +140,7 @@ def test_overwriting_replaces_prepared_folders_only(
         (["--jobs", "0"], "--jobs must be at least 1 and at most 1,024, not 0"),
         (["--jobs", "-2"], "--jobs must be at least 1 and at most 1,024, not -2"),
         (["--jobs", "99999"], "--jobs must be at least 1 and at most 1,024, not 99,999"),
+        (["--first-pairs", "0"], "--first-pairs must be at least 1, not 0"),
         (["--max-length", "-3"], "--max-length must be at least 1, or 0 to keep all pairs, not -3"),
         (["--max-ratio", "-2"], "--max-ratio must be at least 1, or 0 to keep all pairs, not -2"),
         (["--max-ratio", "0.5"], "--max-ratio must be at least 1, or 0 to keep all pairs, not 0.5"),
@@ -154,6 +155,34 @@ def test_numbers_that_cannot_be_are_refused(
     assert said in error
     assert len(error.splitlines()) == 1  # no stage was begun
     assert not (tmp_path / "out").exists()
+
+
+def test_the_first_pairs_make_a_smaller_corpus(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [*corpus(tmp_path), "--first-pairs", "120", "--json"]
+    status, out, _ = call(words, tmp_path / "out", capsys)
+    assert status == 0
+    assert json.loads(out)["settings"]["first_pairs"] == 120
+    data = PreparedData.open(tmp_path / "out")
+    assert [len(data.split(split)) for split in data.splits] == [120, 20, 10]
+    kept = [data.split("train").target(index).tolist() for index in range(120)]
+    assert data.text.decode(kept, side="target") == pairs(300, 0)[1][:120]
+
+
+def test_what_is_held_out_does_not_depend_on_the_first_pairs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["parallel", "--merges", "60", "--hold-out", "10"]
+    for option, language, lines in zip(("--source", "--target"), ("de", "en"), pairs(300, 0)):
+        words += [option, str(write(tmp_path, f"c.{language}", lines))]
+    assert call(words, tmp_path / "all", capsys)[0] == 0
+    assert call([*words, "--first-pairs", "50"], tmp_path / "few", capsys)[0] == 0
+    whole, few = PreparedData.open(tmp_path / "all"), PreparedData.open(tmp_path / "few")
+    assert [len(whole.split(split)) for split in whole.splits] == [240, 30, 30]
+    assert [len(few.split(split)) for split in few.splits] == [50, 30, 30]
+    for split in ("valid", "test"):
+        assert few.lines(split, "source") == whole.lines(split, "source")
 
 
 def test_the_manifest_says_what_the_folder_was_made_from(
@@ -197,6 +226,7 @@ def test_a_finished_folder_is_recognised_and_not_redone(
     [
         (["--merges", "70"], "settings.vocabulary.merges is 60 there, 70 asked for"),
         (["--lowercase"], "settings.text.lowercase is false there, true asked for"),
+        (["--first-pairs", "9"], "settings.first_pairs is null there, 9 asked for"),
         (["--max-length", "9"], "settings.cleaning.max_length is 250 there, 9 asked for"),
     ],
 )

@@ -104,6 +104,13 @@ def _add_settings(group: Any) -> None:
         metavar="R",
         help="drop training pairs whose lengths differ by more than this factor (0: keep them)",
     )
+    group.add_argument(
+        "--first-pairs",
+        type=int,
+        metavar="N",
+        help="train on the first N pairs alone, as if the corpus were smaller; what is held out "
+        "stays the same",
+    )
     group.add_argument("--tasks", nargs="+", default=[], help="tasks of GLUE (default: all found)")
 
 
@@ -161,7 +168,7 @@ def run(args: argparse.Namespace) -> int:
 def _request(args: argparse.Namespace) -> dict[str, Any]:
     names = (
         "recipe places reverse source target train valid test languages tokenised hold_out merges "
-        "vocabulary lowercase max_length max_ratio"
+        "vocabulary lowercase max_length max_ratio first_pairs"
     )
     return {name: getattr(args, name) for name in names.split()}
 

@@ -34,11 +34,12 @@ def requested(
     lowercase: bool | None = None,
     max_length: int | None = None,
     max_ratio: float | None = None,
+    first_pairs: int | None = None,
 ) -> tuple[Corpus, list[Path]]:
     """The recipe with the user's settings, and the places to look for its files."""
     found = find_recipe(recipe)
     _check_numbers(hold_out=hold_out, merges=merges, vocabulary=vocabulary)
-    _check_limits(max_length=max_length, max_ratio=max_ratio)
+    _check_limits(max_length=max_length, max_ratio=max_ratio, first_pairs=first_pairs)
     own = _own_files(source, target, train, valid, test)
     if hold_out == 2 and "train" in own and "valid" not in own and "test" not in own:
         raise UserError(
@@ -72,7 +73,16 @@ def requested(
                 f"'{recipe}'."
             )
         if not isinstance(found, Recipe):
-            _refuse(recipe, reverse, merges, vocabulary, lowercase, max_length, max_ratio)
+            _refuse(
+                recipe,
+                reverse,
+                merges,
+                vocabulary,
+                lowercase,
+                max_length,
+                max_ratio,
+                first_pairs,
+            )
             return found, list(places)
         chosen = found
     chosen = chosen.adjusted(
@@ -81,6 +91,7 @@ def requested(
         lowercase=lowercase,
         max_length=max_length,
         max_ratio=max_ratio,
+        first_pairs=first_pairs,
     )
     return (chosen.reversed() if reverse else chosen), list(places)
 
@@ -103,7 +114,9 @@ def _check_size(option: str, size: int, *, least: int) -> None:
         raise UserError(f"{option} must be at most {LARGEST_VOCABULARY:,}, not {size:,}.")
 
 
-def _check_limits(*, max_length: int | None, max_ratio: float | None) -> None:
+def _check_limits(
+    *, max_length: int | None, max_ratio: float | None, first_pairs: int | None
+) -> None:
     if max_length is not None and max_length < 0:
         raise UserError(
             f"--max-length must be at least 1, or 0 to keep all pairs, not {max_length}."
@@ -111,6 +124,8 @@ def _check_limits(*, max_length: int | None, max_ratio: float | None) -> None:
     # Of two lengths the longer is at least 1 times the shorter: below that no pair would be left.
     if max_ratio is not None and max_ratio != 0 and not 1 <= max_ratio < math.inf:
         raise UserError(f"--max-ratio must be at least 1, or 0 to keep all pairs, not {max_ratio}.")
+    if first_pairs is not None and first_pairs < 1:
+        raise UserError(f"--first-pairs must be at least 1, not {first_pairs}.")
 
 
 def _own_files(
@@ -156,5 +171,5 @@ def _refuse(recipe: str, *options: object) -> None:
     if any(option not in (None, False) for option in options):
         raise UserError(
             f"{recipe} keeps its text as it is: --reverse, --merges, --vocabulary, --lowercase, "
-            "--max-length and --max-ratio do not apply to it."
+            "--max-length, --max-ratio and --first-pairs do not apply to it."
         )

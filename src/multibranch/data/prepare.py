@@ -139,6 +139,7 @@ class _Work:
         held_out = {"valid": recipe.valid_every, "test": recipe.test_every}
         self.splits = [s for s in SPLITS if s in files or held_out.get(s)]
         self.percent = {side: Counter[str]() for side in SIDES}
+        self.clean_pairs = 0  # of the training files, held out or not
         self.counters = {side: WordCounter() for side in SIDES}
         self.facts: dict[str, dict[str, Any]] = {
             split: {"read": 0, "pairs": 0, "dropped": Counter()} for split in self.splits
@@ -179,6 +180,8 @@ class _Work:
             else:
                 self._keep(split, lot, outputs)
             self.progress(f"tokenising {split}", facts["read"], None)
+            if training and not self._held_out and self._wanted == 0:
+                break
         for name in [split, *(self._held_out if training else [])]:
             self._require(name, facts)
 
@@ -200,13 +203,22 @@ class _Work:
 
     def _share_out(self, lot: Tokenised, outputs: "Mapping[str, _TextFiles]") -> None:
         """Training pairs, of which some are held out for validation and for the test."""
-        before = sum(self.facts[split]["pairs"] for split in self._held_out | {"train": 1})
+        before = self.clean_pairs
+        self.clean_pairs += len(lot)
         shares: dict[str, list[int]] = {split: [] for split in self.splits}
         for index in range(len(lot)):
             shares[self._destination(before + index + 1)].append(index)
         for split, indices in shares.items():
+            if split == "train" and self._wanted is not None:
+                indices = indices[: self._wanted]
             if indices:
                 self._keep(split, lot.select(indices), outputs)
+
+    @property
+    def _wanted(self) -> int | None:
+        """How many training pairs are still to be kept; None: all."""
+        first = self.recipe.first_pairs
+        return None if first is None else first - self.facts["train"]["pairs"]
 
     @property
     def _held_out(self) -> dict[str, int]:
@@ -352,20 +364,19 @@ def _reread(folder: Path, split: str) -> Iterator[dict[str, list[str]]]:
 
 def _request(recipe: Recipe, *, skip_bad_lines: bool) -> dict[str, Any]:
     """What decides the contents of the folder, besides the input files."""
-    return {
-        "kind": "pairs",
-        "recipe": recipe.name,
-        "settings": {
-            "text": dataclasses.asdict(recipe.text),
-            "vocabulary": dataclasses.asdict(recipe.vocabulary),
-            "cleaning": dataclasses.asdict(recipe.cleaning),
-            "valid_every": recipe.valid_every,
-            "test_every": recipe.test_every,
-            "tokenised": recipe.tokenised,
-            "normalise_code": recipe.normalise_code,
-            "skip_bad_lines": skip_bad_lines,
-        },
+    settings = {
+        "text": dataclasses.asdict(recipe.text),
+        "vocabulary": dataclasses.asdict(recipe.vocabulary),
+        "cleaning": dataclasses.asdict(recipe.cleaning),
+        "valid_every": recipe.valid_every,
+        "test_every": recipe.test_every,
+        "tokenised": recipe.tokenised,
+        "normalise_code": recipe.normalise_code,
+        "skip_bad_lines": skip_bad_lines,
     }
+    if recipe.first_pairs is not None:
+        settings["first_pairs"] = recipe.first_pairs
+    return {"kind": "pairs", "recipe": recipe.name, "settings": settings}
 
 
 def _tell_dropped(dropped: Mapping[str, int]) -> str:

@@ -97,8 +97,9 @@ class Corpus:
 class Recipe(Corpus):
     """A corpus of pairs: what is in each split, and how it is cleaned, split and encoded.
 
-    ``valid_every`` and ``test_every`` hold out every so many clean training pairs. ``tokenised``
-    says that the files hold words already.
+    ``valid_every`` and ``test_every`` hold out every so many clean training pairs. ``first_pairs``
+    keeps so many of the clean training pairs that are not held out. ``tokenised`` says that the
+    files hold words already.
     """
 
     text: TextSettings
@@ -109,6 +110,7 @@ class Recipe(Corpus):
     cleaning: Cleaning = Cleaning()
     valid_every: int | None = None
     test_every: int | None = None
+    first_pairs: int | None = None
     tokenised: bool = False
     normalise_code: bool = False
 
@@ -140,6 +142,7 @@ class Recipe(Corpus):
         lowercase: bool | None = None,
         max_length: int | None = None,
         max_ratio: float | None = None,
+        first_pairs: int | None = None,
     ) -> "Recipe":
         """The recipe with the user's own settings where they are given; a limit of 0 is none."""
         changes: dict[str, Any] = {}
@@ -158,6 +161,8 @@ class Recipe(Corpus):
             limits["max_ratio"] = max_ratio or None
         if limits:
             changes["cleaning"] = dataclasses.replace(self.cleaning, **limits)
+        if first_pairs is not None:
+            changes["first_pairs"] = first_pairs
         return dataclasses.replace(self, **changes)
 
     def _vocabulary(self, merges: int | None, sizes: Sequence[int] | None) -> Vocabulary:
