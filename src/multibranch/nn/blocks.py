@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from multibranch.nn.attention import MultiBranchAttention
 from multibranch.nn.cache import DecoderCache, LayerCache
-from multibranch.nn.drop import Keep, check_rate
+from multibranch.nn.drop import Keep, check_rate, split_keep
 from multibranch.nn.feed_forward import MultiBranchFeedForward
 from multibranch.nn.kernels import Segments
 
@@ -56,12 +56,7 @@ class _Block(nn.Module):
 
     def _split(self, keep: Keep) -> list[Keep]:
         """`keep` (units,) cut into one piece a layer."""
-        pieces: list[Keep] = []
-        start = 0
-        for layer in self.layers:
-            pieces.append(None if keep is None else keep[start : start + layer.units])
-            start += layer.units
-        return pieces
+        return split_keep(keep, [layer.units for layer in self.layers])
 
     def _before(self, states: Tensor, norm: nn.LayerNorm) -> Tensor:
         return norm(states) if self.pre_norm else states

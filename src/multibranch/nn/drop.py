@@ -38,6 +38,16 @@ def draw_own(units: int, rate: float, *, training: bool, device: torch.device) -
     return (uniform >= rate).float() / (1 - rate)
 
 
+def split_keep(keep: Keep, sizes: Sequence[int]) -> list[Keep]:
+    """`keep` (units,) cut into pieces of so many units, which together are all of it."""
+    pieces: list[Keep] = []
+    start = 0
+    for size in sizes:
+        pieces.append(None if keep is None else keep[start : start + size])
+        start += size
+    return pieces
+
+
 def kept_units(keep: Sequence[float]) -> list[int]:
     """The positions of the units that are not dropped."""
     return [unit for unit, factor in enumerate(keep) if factor != 0]

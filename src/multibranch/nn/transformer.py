@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from multibranch.nn.blocks import DecoderBlock, EncoderBlock, Layout
 from multibranch.nn.cache import DecoderCache, LayerCache
-from multibranch.nn.drop import Keep, check_units, draw_keep
+from multibranch.nn.drop import Keep, check_units, draw_keep, split_keep
 from multibranch.nn.embedding import TokenEmbedding
 from multibranch.nn.kernels import make_segments
 from multibranch.nn.linear import linear
@@ -111,14 +111,10 @@ class _Stack(nn.Module):
         """`keep` (units,) cut into one piece a block; drawn here while training if it is None."""
         if keep is None and self.training and any(self.drop_rates()):
             keep = draw_keep(torch.tensor(self.drop_rates(), device=device))
+        sizes = [block.units for block in self.blocks]
         if keep is not None:  # too many, too, are another model's
-            check_units(keep, sum(block.units for block in self.blocks))
-        pieces: list[Keep] = []
-        start = 0
-        for block in self.blocks:
-            pieces.append(None if keep is None else keep[start : start + block.units])
-            start += block.units
-        return pieces
+            check_units(keep, sum(sizes))
+        return split_keep(keep, sizes)
 
 
 def _positions_and_layout(
