@@ -25,7 +25,7 @@ from multibranch.nn.drop import (
     kept_units,
 )
 from multibranch.nn.kernels import Segments
-from multibranch.nn.linear import linear
+from multibranch.nn.linear import linear, scaled_linear
 
 
 class _NoWeights:
@@ -169,12 +169,7 @@ class MultiBranchAttention(nn.Module):
                 bias = bias * factors.to(bias.dtype).unsqueeze(-1)
         summed_bias = None if bias is None else bias.sum(0)
         scale = branch_factor(self.branches, self.branch_scale)
-        if scale == 1:
-            return linear(heads.flatten(-2), weight.t(), summed_bias)
-        output = linear(heads.flatten(-2), weight.t())
-        if summed_bias is not None:
-            output = output + summed_bias.to(output.dtype)
-        return output * scale
+        return scaled_linear(heads.flatten(-2), weight.t(), summed_bias, scale)
 
     def _head_factors(self, keep: Tensor) -> Tensor:
         """One factor a head, (N_a·m,), from one a unit."""

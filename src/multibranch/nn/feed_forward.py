@@ -20,7 +20,7 @@ from multibranch.nn.drop import (
     draw_own,
     kept_units,
 )
-from multibranch.nn.linear import linear
+from multibranch.nn.linear import linear, scaled_linear
 
 ACTIVATIONS = ("relu", "gelu", "swiglu")
 
@@ -147,9 +147,4 @@ class MultiBranchFeedForward(nn.Module):
             hidden = hidden * keep.to(hidden.dtype).unsqueeze(-1)
             bias = None if bias is None else bias * keep.to(bias.dtype).unsqueeze(-1)
         summed_bias = None if bias is None else bias.sum(0)
-        if scale == 1:
-            return linear(hidden.flatten(-2), weight.t(), summed_bias)
-        output = linear(hidden.flatten(-2), weight.t())
-        if summed_bias is not None:
-            output = output + summed_bias.to(output.dtype)
-        return output * scale
+        return scaled_linear(hidden.flatten(-2), weight.t(), summed_bias, scale)

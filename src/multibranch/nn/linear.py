@@ -30,6 +30,16 @@ def linear(states: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor
     return output.view(*states.shape[:-1], -1)
 
 
+def scaled_linear(states: Tensor, weight: Tensor, bias: Tensor | None, scale: float) -> Tensor:
+    """`linear`, multiplied by `scale`; a bias of another type than the product's takes that."""
+    if scale == 1:
+        return linear(states, weight, bias)
+    output = linear(states, weight)
+    if bias is not None:
+        output = output + bias.to(output.dtype)
+    return output * scale
+
+
 @functools.cache
 def prefers_onednn() -> bool:
     """Whether float32 products are oneDNN's, not MKL's, slow on processors that are not Intel's."""
