@@ -43,6 +43,12 @@ class _Stack(nn.Module):
     settings: dict[str, Any]
     encoder: nn.ModuleList
 
+    def _note(self, arguments: dict[str, Any]) -> None:
+        """Keep the arguments that the model is made with as its settings."""
+        self.settings = {k: v for k, v in arguments.items() if k not in ("self", "__class__")}
+        if self.settings["drop_ffn"] is None:
+            self.settings["drop_ffn"] = self.settings["drop_branch"]
+
     def _blocks(self, kind: type, first: int, last: int) -> nn.ModuleList:
         """Blocks for layers first..last of the model, as the settings say."""
         said = self.settings
@@ -191,9 +197,7 @@ class MultiBranchTransformer(_Stack):
         head_width: int | Sequence[int] | None = None,
     ) -> None:
         super().__init__()
-        drop_ffn = drop_branch if drop_ffn is None else drop_ffn
-        settings = dict(locals())
-        self.settings = {k: v for k, v in settings.items() if k not in ("self", "__class__")}
+        self._note(dict(locals()))
         if share_embeddings not in ("all", "target", "none"):
             raise ValueError(
                 f'share_embeddings must be "all", "target" or "none", not {share_embeddings!r}'
@@ -354,9 +358,7 @@ class MultiBranchEncoder(_Stack):
         head_width: int | Sequence[int] | None = None,
     ) -> None:
         super().__init__()
-        drop_ffn = drop_branch if drop_ffn is None else drop_ffn
-        settings = dict(locals())
-        self.settings = {k: v for k, v in settings.items() if k not in ("self", "__class__")}
+        self._note(dict(locals()))
         self.padding = padding
         self.embedding = TokenEmbedding(
             vocabulary,
