@@ -335,7 +335,16 @@ class MultiBranchAttention(nn.Module):
         factors, active = self._resolve(keep, query.device)
         if active == []:
             return torch.zeros_like(given), None
-        mask = self._mask(query, key, key_padding_mask, attn_mask, is_causal, need_weights, active)
+        mask = masks.combined(
+            query,
+            key,
+            key_padding_mask,
+            attn_mask,
+            causal=is_causal,
+            fused=not need_weights,
+            heads=(self.branches, self.heads),
+            active=active,
+        )
         q, k, v = (
             part.transpose(-2, -3)
             for part in self._query_key_value(
@@ -373,33 +382,3 @@ class MultiBranchAttention(nn.Module):
             scores = scores + mask
         weights = F.dropout(scores.softmax(-1), dropout)
         return weights @ value, weights
-
-    def _mask(
-        self,
-        query: Tensor,
-        key: Tensor,
-        key_padding_mask: Tensor | None,
-        attn_mask: Tensor | None,
-        is_causal: bool,
-        need_weights: bool,
-        active: slice | list[int],
-    ) -> Tensor | None:
-        """All masks as one to add to the scores, broadcastable to (b, h, t, s), or None."""
-        b, t, s = query.shape[0], query.shape[1], key.shape[1]
-        mask = None
-        if key_padding_mask is not None:
-            mask = masks.padding_mask(key_padding_mask, b, s, query.dtype)
-        if attn_mask is not None:
-            added = masks.attention_mask(
-                attn_mask, b, t, s, branches=self.branches, heads=self.heads, dtype=query.dtype
-            )
-            if added.shape[1:3] == (1, 1):
-                added = added.squeeze(1)
-            else:  # it differs by head: one mask for every head of every active branch
-                added = added.expand(-1, self.branches, self.heads, -1, -1)
-                added = added[:, active].flatten(1, 2)
-            mask = added if mask is None else mask + added
-        elif is_causal and (mask is not None or need_weights):
-            causal = masks.causal_mask(t, s, query.dtype, query.device)
-            mask = causal if mask is None else mask + causal
-        return mask

@@ -1,7 +1,7 @@
 """What `torch.nn.MultiheadAttention` is given: states of one batch, and masks.
 
-The masks are brought to one form, a tensor to add to the scores.
-There a True in a boolean mask forbids attention, and a float mask is added to the scores.
+There a True in a boolean mask forbids attention, and a float mask is added to the scores. Here all
+masks become one, of the second kind.
 """
 
 import torch
@@ -30,7 +30,48 @@ def check_inputs(
     raise ValueError(f"query, key and value {wrong}; theirs are {shapes}")
 
 
-def additive(name: str, mask: Tensor, dtype: torch.dtype) -> Tensor:
+def combined(
+    query: Tensor,
+    key: Tensor,
+    key_padding_mask: Tensor | None,
+    attn_mask: Tensor | None,
+    *,
+    causal: bool,
+    fused: bool,
+    heads: tuple[int, int],
+    active: slice | list[int],
+) -> Tensor | None:
+    """All masks as one to add to the scores, broadcastable to (b, h, t, s), or None.
+
+    Args:
+        query, key: (b, t, d), (b, s, d).
+        causal: no position sees a later one; an attn_mask, where there is one, says so itself.
+        fused: whether a kernel attends, which needs no causal mask where there is no other.
+        heads: N_a, and m.
+        active: the branches that are computed.
+    """
+    b, t, s = query.shape[0], query.shape[1], key.shape[1]
+    branches, of_branch = heads
+    mask = None
+    if key_padding_mask is not None:
+        mask = _padding_mask(key_padding_mask, b, s, query.dtype)
+    if attn_mask is not None:
+        added = _attention_mask(
+            attn_mask, b, t, s, branches=branches, heads=of_branch, dtype=query.dtype
+        )
+        if added.shape[1:3] == (1, 1):
+            added = added.squeeze(1)
+        else:  # it differs by head: one mask for every head of every active branch
+            added = added.expand(-1, branches, of_branch, -1, -1)
+            added = added[:, active].flatten(1, 2)
+        mask = added if mask is None else mask + added
+    elif causal and (mask is not None or not fused):
+        later = _causal_mask(t, s, query.dtype, query.device)
+        mask = later if mask is None else mask + later
+    return mask
+
+
+def _additive(name: str, mask: Tensor, dtype: torch.dtype) -> Tensor:
     """The mask as a float tensor to add to scores: −∞ where a boolean one is True."""
     if mask.dtype == torch.bool:
         zeros = torch.zeros(mask.shape, dtype=dtype, device=mask.device)
@@ -43,17 +84,17 @@ def additive(name: str, mask: Tensor, dtype: torch.dtype) -> Tensor:
     return mask.to(dtype)
 
 
-def padding_mask(key_padding_mask: Tensor, b: int, s: int, dtype: torch.dtype) -> Tensor:
+def _padding_mask(key_padding_mask: Tensor, b: int, s: int, dtype: torch.dtype) -> Tensor:
     """key_padding_mask (b, s) as (b, 1, 1, s)."""
     if key_padding_mask.shape != (b, s):
         raise ValueError(
             f"key_padding_mask must have the shape {(b, s)} (batch, source length), "
             f"not {tuple(key_padding_mask.shape)}"
         )
-    return additive("key_padding_mask", key_padding_mask, dtype)[:, None, None, :]
+    return _additive("key_padding_mask", key_padding_mask, dtype)[:, None, None, :]
 
 
-def attention_mask(
+def _attention_mask(
     attn_mask: Tensor, b: int, t: int, s: int, *, branches: int, heads: int, dtype: torch.dtype
 ) -> Tensor:
     """attn_mask (t, s), (b·m, t, s) or (b·N_a·m, t, s), as (1 or b, 1 or N_a, 1 or m, t, s)."""
@@ -69,10 +110,10 @@ def attention_mask(
             f"attn_mask must have the shape {(t, s)}, {by_head} or {by_branch}, "
             f"not {tuple(attn_mask.shape)}"
         )
-    return additive("attn_mask", attn_mask, dtype).reshape(shape)
+    return _additive("attn_mask", attn_mask, dtype).reshape(shape)
 
 
-def causal_mask(t: int, s: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+def _causal_mask(t: int, s: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """(t, s): no position sees a later one."""
     later = torch.ones(t, s, dtype=torch.bool, device=device).triu(1)
-    return additive("the causal mask", later, dtype)
+    return _additive("the causal mask", later, dtype)
