@@ -205,11 +205,11 @@ def _decode(
         (block.attention, block.attention_norm, None, mask),
         (block.cross_attention, block.cross_attention_norm, memory, source_mask),
     ):
-        before = block._before(states, norm)
+        before = block.before(states, norm)
         attended, _ = attend(layer, before, given, mask=seen, cache=cache, index=index)
-        states = block._after(states, attended, norm)
-    before = block._before(states, block.feed_forward_norm)
-    return block._after(states, block.feed_forward(before), block.feed_forward_norm)
+        states = block.after(states, attended, norm)
+    before = block.before(states, block.feed_forward_norm)
+    return block.after(states, block.feed_forward(before), block.feed_forward_norm)
 
 
 def _with_prefix(model: nn.Module, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:

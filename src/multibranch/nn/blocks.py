@@ -58,10 +58,12 @@ class _Block(nn.Module):
         """`keep` (units,) cut into one piece a layer."""
         return split_keep(keep, [layer.units for layer in self.layers])
 
-    def _before(self, states: Tensor, norm: nn.LayerNorm) -> Tensor:
+    def before(self, states: Tensor, norm: nn.LayerNorm) -> Tensor:
+        """The states (…, d) as a layer reads them."""
         return norm(states) if self.pre_norm else states
 
-    def _after(self, states: Tensor, output: Tensor, norm: nn.LayerNorm) -> Tensor:
+    def after(self, states: Tensor, output: Tensor, norm: nn.LayerNorm) -> Tensor:
+        """The states (…, d) with the layer's output: residual connection, and norm."""
         states = states + F.dropout(output, self.dropout, self.training)
         return states if self.pre_norm else norm(states)
 
@@ -72,19 +74,19 @@ class _Block(nn.Module):
         self, states: Tensor, layout: Layout, keep: Keep, causal: bool
     ) -> Tensor:
         """Self-attention: states (b, t, d) or (n, d) → the same shape."""
-        before = self._before(states, self.attention_norm)
+        before = self.before(states, self.attention_norm)
         if layout.segments is not None:
             output = self.attention.attend_packed(before, layout.segments, causal=causal, keep=keep)
         else:
             # Behind a causal mask no token sees the padding at the end of its own sequence.
             mask = None if causal else layout.mask
             output = self.attention.attend(before, mask=mask, causal=causal, keep=keep)
-        return self._after(states, output, self.attention_norm)
+        return self.after(states, output, self.attention_norm)
 
     def feed_forward_sublayer(self, states: Tensor, keep: Keep) -> Tensor:
         """The feed-forward layer: states (…, d) → the same shape."""
-        before = self._before(states, self.feed_forward_norm)
-        return self._after(states, self.feed_forward(before, keep), self.feed_forward_norm)
+        before = self.before(states, self.feed_forward_norm)
+        return self.after(states, self.feed_forward(before, keep), self.feed_forward_norm)
 
 
 class EncoderBlock(_Block):
@@ -150,29 +152,29 @@ class DecoderBlock(_Block):
         self, states: Tensor, layout: Layout, memory: Tensor, memory_layout: Layout, keep: Keep
     ) -> Tensor:
         """Attention to the encoder's states: states (b, t, d) or (n, d) → the same shape."""
-        before = self._before(states, self.cross_attention_norm)
+        before = self.before(states, self.cross_attention_norm)
         if layout.segments is not None:
             output = self.cross_attention.attend_packed(
                 before, layout.segments, memory, memory_layout.segments, keep=keep
             )
         else:
             output = self.cross_attention.attend(before, memory, mask=memory_layout.mask, keep=keep)
-        return self._after(states, output, self.cross_attention_norm)
+        return self.after(states, output, self.cross_attention_norm)
 
     def step(self, states: Tensor, layer: LayerCache, cache: DecoderCache) -> Tensor:
         """One more token a row: states (b, beam, d) → the same shape; the cache remembers it."""
-        before = self._before(states, self.attention_norm)
+        before = self.before(states, self.attention_norm)
         qkv = self.attention.project(before, 0, 3, slice(None))  # (b, beam, 3, h, w)
         keys, values = cache.append(layer, qkv[:, :, 1], qkv[:, :, 2])
         attended = F.scaled_dot_product_attention(
             qkv[:, :, 0].transpose(1, 2), keys, values, attn_mask=cache.ancestry
         )  # (b, h, beam, w)
         merged = self.attention.merge(attended.transpose(1, 2), None, slice(None))
-        states = self._after(states, merged, self.attention_norm)
-        before = self._before(states, self.cross_attention_norm)
+        states = self.after(states, merged, self.attention_norm)
+        before = self.before(states, self.cross_attention_norm)
         attended = self.cross_attention.attend_cached(
             before, layer.memory_key, layer.memory_value, mask=cache.mask
         )
-        states = self._after(states, attended, self.cross_attention_norm)
-        before = self._before(states, self.feed_forward_norm)
-        return self._after(states, self.feed_forward(before), self.feed_forward_norm)
+        states = self.after(states, attended, self.cross_attention_norm)
+        before = self.before(states, self.feed_forward_norm)
+        return self.after(states, self.feed_forward(before), self.feed_forward_norm)
