@@ -1,8 +1,8 @@
 """The command `multibranch`: one thin module a verb, found by the table below.
 
-A verb's module holds HELP (one line), add_arguments(parser) and run(args). Only the module of the
-verb that is called is imported, and what it needs is imported inside run(), so that `--help` is
-instant.
+A verb's module holds add_arguments(parser) and run(args); its docstring is what `--help` says. Only
+the module of the verb that is called is imported, and what it needs is imported inside run(), so
+that help is instant.
 """
 
 import argparse
