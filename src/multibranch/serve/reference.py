@@ -35,18 +35,15 @@ def _body(description: dict[str, Any]) -> Iterator[str]:
     if description.get("components", {}).get("securitySchemes"):
         yield "<p>Requests marked <em>token</em> need the header "
         yield "<code>Authorization: Bearer …</code>.</p>"
-    schemas = description.get("components", {}).get("schemas", {})
     for path, operations in description["paths"].items():
         for method, operation in operations.items():
-            yield from _operation(path, method, operation, schemas)
+            yield from _operation(path, method, operation)
     yield '<h2 id="shapes">Shapes</h2>'
-    for name, schema in schemas.items():
+    for name, schema in description.get("components", {}).get("schemas", {}).items():
         yield from _schema(name, schema)
 
 
-def _operation(
-    path: str, method: str, operation: dict[str, Any], schemas: dict[str, Any]
-) -> Iterator[str]:
+def _operation(path: str, method: str, operation: dict[str, Any]) -> Iterator[str]:
     token = " <em>token</em>" if operation.get("security") else ""
     yield '<section class="card">'
     verb = f'<span class="method">{method.upper()}</span>'
