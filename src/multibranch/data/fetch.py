@@ -22,6 +22,7 @@ from multibranch.errors import UserError
 
 _CHUNK = 1 << 18
 _ATTEMPTS = 4
+_PATIENCE = 60.0  # seconds without a byte
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,6 @@ def fetch(
     *,
     home: str,
     progress: Progress | None = None,
-    timeout: float = 60.0,
 ) -> list[Path]:
     """Bring every download into ``folder``; give back the files, in order.
 
@@ -65,7 +65,7 @@ def fetch(
         try:
             place.mkdir(parents=True, exist_ok=True)
             if not _sound(path, download):
-                _fetch_one(download, path, progress or silent, timeout)
+                _fetch_one(download, path, progress or silent)
         except OSError as error:
             raise UserError(
                 f"{download.url} cannot be fetched ({_reason(error)}); run again to go on where it "
@@ -91,9 +91,9 @@ def _sound(path: Path, download: Download) -> bool:
     return True
 
 
-def _fetch_one(download: Download, path: Path, progress: Progress, timeout: float) -> None:
+def _fetch_one(download: Download, path: Path, progress: Progress) -> None:
     part = path.with_name(path.name + ".part")
-    _complete(download, part, progress, timeout)
+    _complete(download, part, progress)
     found = sha256(part)
     if download.sha256 is not None and found != download.sha256:
         part.unlink()
@@ -116,14 +116,14 @@ def _check(path: Path, checksum: str) -> None:
     _note(path, checksum)
 
 
-def _complete(download: Download, part: Path, progress: Progress, timeout: float) -> None:
+def _complete(download: Download, part: Path, progress: Progress) -> None:
     """Fetch until ``part`` is whole; give up after several attempts that bring nothing."""
     fruitless = 0
     while True:
         have = _size(part)
         trouble: Exception = OSError("the connection ended before the file did")
         try:
-            if _continue(download, part, progress, timeout):
+            if _continue(download, part, progress):
                 return
         except (urllib.error.HTTPError, FileNotFoundError, PermissionError):
             raise
@@ -139,14 +139,14 @@ def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
-def _continue(download: Download, part: Path, progress: Progress, timeout: float) -> bool:
+def _continue(download: Download, part: Path, progress: Progress) -> bool:
     """Fetch what is missing from ``part``; True if it is whole now."""
     have = _size(part)
     request = urllib.request.Request(download.url, headers={"User-Agent": "multibranch"})
     if have:
         request.add_header("Range", f"bytes={have}-")
     try:
-        answer = urllib.request.urlopen(request, timeout=timeout)
+        answer = urllib.request.urlopen(request, timeout=_PATIENCE)
     except urllib.error.HTTPError as error:
         if error.code == 416:  # there is nothing past what we have
             return True
