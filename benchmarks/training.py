@@ -165,7 +165,7 @@ def _time_steps(trainer: Trainer) -> dict[str, Any]:
 def _device_time(trainer: Trainer, row: Row, speed: float) -> dict[str, Any]:
     """The captured graphs alone, the share of time beside them, and the use of the chip."""
     found: dict[str, Any] = {}
-    flops = _flops(trainer, row)
+    flops = _flops(trainer)
     found["model_flops_per_second"] = flops * speed
     found["utilisation_of_989_tflops"] = flops * speed / 989e12
     if isinstance(trainer.step, GraphedStep):
@@ -186,7 +186,7 @@ def _device_time(trainer: Trainer, row: Row, speed: float) -> dict[str, Any]:
     return found
 
 
-def _flops(trainer: Trainer, row: Row) -> float:
+def _flops(trainer: Trainer) -> float:
     """Floating-point operations a target token: 6 for every weight a token passes through."""
     source = trainer.batches.store.source_lengths.sum() / trainer.batches.target_lengths.sum()
     encoder = sum(p.numel() for p in trainer.model.encoder.parameters() if p.dim() > 2)
