@@ -303,7 +303,7 @@ def test_a_configuration_that_is_none_is_refused(folder: Path, content: str, wor
         load_model(folder)
 
 
-def test_weights_of_another_model_are_refused(folder: Path, tmp_path: Path) -> None:
+def test_weights_of_another_model_are_refused(folder: Path) -> None:
     weights = load_file(folder / "model.safetensors")
     path = folder / "model.safetensors"
     save_file({**weights, "extra": torch.zeros(1)}, path)

@@ -327,7 +327,7 @@ def test_pairs_are_held_out_where_no_file_is_given(
     assert "nothing is left for the valid split" in error and "--hold-out" in error
 
 
-def test_languages_are_read_from_the_names_or_asked_for(tmp_path: Path) -> None:
+def test_languages_are_read_from_the_names_or_asked_for() -> None:
     recipe, places = requested(recipe="parallel", train=["x/a.de.xz", "x/a.en.gz"])
     assert recipe.text.source == "de" and recipe.text.target == "en"  # type: ignore[attr-defined]
     assert places == [Path("x/a.de.xz"), Path("x/a.en.gz")]

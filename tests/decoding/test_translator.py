@@ -96,7 +96,7 @@ def test_long_and_unknown_lines_come_back(translator):
     assert found[2] == translator.translate([LINES[0]], max_ratio=0.02, beam=2)[0]
 
 
-def test_unused_entries_are_never_written(folder, translator):
+def test_unused_entries_are_never_written(translator):
     unused = [
         number
         for number in range(translator.text.target_size)

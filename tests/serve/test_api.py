@@ -129,7 +129,7 @@ def test_attention_is_that_of_inspect(served, folder, kind):
             assert sum(row) == pytest.approx(1, abs=5e-3)
 
 
-def test_attention_of_some_branches_and_of_a_given_target(served, translator, folder):
+def test_attention_of_some_branches_and_of_a_given_target(served):
     asked = {"text": LINES[0], "branches": [3, 1], "target": "der Hund"}
     with served.client() as client:
         found = client.post("/inspect", json=asked).json()
@@ -810,7 +810,7 @@ def test_the_weights_are_read_once(folder, translator, monkeypatch):
 # -- The other engine -------------------------------------------------------------------------
 
 
-def test_an_exported_model_is_served_as_well(folder, tmp_path, start, translator):
+def test_an_exported_model_is_served_as_well(folder, tmp_path, start):
     pytest.importorskip("ctranslate2")
     from multibranch.export import export
 

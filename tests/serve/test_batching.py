@@ -129,7 +129,7 @@ def test_a_long_request_does_not_keep_short_ones_waiting(make, runner):
     assert long.result() == [f"{n}!" for n in range(20)]
 
 
-def test_a_full_queue_says_when_to_come_back(make, runner):
+def test_a_full_queue_says_when_to_come_back(make):
     batcher = make(capacity=5)
     batcher.admit(3)
     with pytest.raises(QueueFull) as caught:
