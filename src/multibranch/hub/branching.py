@@ -16,7 +16,8 @@ from multibranch.hub.backbone import ask_hub, load_backbone, load_config
 from multibranch.hub.families import blocks, family_of
 from multibranch.hub.registry import PREFIX, config_class, model_class
 from multibranch.hub.surgery import Branching, operate
-from multibranch.nn import MultiBranchAttention
+from multibranch.nn import MultiBranchAttention, can_part
+from multibranch.nn.branching import EQUAL_FOR_EVER
 
 
 def branch_out(
@@ -73,7 +74,8 @@ def branch_out(
         )
     operate(model, branching, noise=noise)
     _adopt(model, branching)
-    _warn_of_equal_branches(model, branches, noise)
+    if not noise and not can_part(model):
+        warnings.warn(EQUAL_FOR_EVER, stacklevel=2)
     return model
 
 
@@ -121,17 +123,3 @@ def _load(name: str | os.PathLike, auto_class: Any, load: dict[str, Any]) -> Pre
         saved_as = (config.architectures or [""])[0]
         auto_class = getattr(transformers, saved_as, AutoModel)
     return load_backbone(name, auto_class, **load)
-
-
-def _warn_of_equal_branches(model: nn.Module, branches: int, noise: float) -> None:
-    equal = any(
-        layer.drop_branch == 0 and layer.dropout == 0
-        for layer in model.modules()
-        if isinstance(layer, MultiBranchAttention)
-    )
-    if branches > 1 and not noise and equal:
-        warnings.warn(
-            "the branches are equal, and with drop_branch and attention dropout at 0 they receive "
-            "equal updates and stay equal for ever: set drop_branch above 0, or give noise",
-            stacklevel=3,
-        )

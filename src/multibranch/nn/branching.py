@@ -25,6 +25,11 @@ from multibranch.nn.transformer import per_layer
 
 Model = TypeVar("Model", bound=nn.Module)
 
+EQUAL_FOR_EVER = (
+    "the branches are equal, and with drop_branch and attention dropout at 0 they receive equal "
+    "updates and stay equal for ever: set drop_branch above 0, or give noise"
+)
+
 
 def branch_out(
     model: Model, *, branches: int | Sequence[int], noise: float = 0.0, how: str = "error"
@@ -70,12 +75,17 @@ def branch_out(
 
     branched = _replace_attention(model, copies)
     if not noise and not can_part(branched):
-        warnings.warn(
-            "the branches are equal, and with drop_branch and attention dropout at 0 they receive "
-            "equal updates and stay equal for ever: set drop_branch above 0, or give noise",
-            stacklevel=2,
-        )
+        warnings.warn(EQUAL_FOR_EVER, stacklevel=2)
     return branched
+
+
+def can_part(model: nn.Module) -> bool:
+    """Whether anything in training treats equal branches differently."""
+    return all(
+        layer.drop_branch > 0 or layer.dropout > 0
+        for layer in model.modules()
+        if isinstance(layer, MultiBranchAttention) and layer.branches > 1
+    )
 
 
 def fold(model: Model) -> Model:
@@ -246,12 +256,3 @@ def _add_noise(layer: MultiBranchAttention, noise: float) -> None:
         for weight, dimension in ((qkv, 1), (out, 0)):
             copied = weight.index_select(dimension, index)
             weight.index_add_(dimension, index, torch.randn_like(copied) * copied.std() * noise)
-
-
-def can_part(model: nn.Module) -> bool:
-    """Whether anything in training treats equal branches differently."""
-    return all(
-        layer.drop_branch > 0 or layer.dropout > 0
-        for layer in model.modules()
-        if isinstance(layer, MultiBranchAttention) and layer.branches > 1
-    )
