@@ -12,9 +12,9 @@ from pathlib import Path
 from multibranch.data.fetch import Download
 from multibranch.data.files import without_compression
 from multibranch.data.recipe import Cleaning, Corpus, Part, Recipe, Vocabulary
-from multibranch.data.store import SIDES
 from multibranch.errors import UserError
 from multibranch.text import TextSettings
+from multibranch.text.pipeline import SIDES
 
 _STATMT = "http://www.statmt.org"
 _WMT = "http://data.statmt.org"

@@ -15,17 +15,15 @@ from collections.abc import Iterable, Iterator, Sequence, Sized
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 import numpy as np
 
 from multibranch.disk import damaged, full_disk
 from multibranch.errors import UserError, counted
+from multibranch.text import TextPipeline
+from multibranch.text.pipeline import SIDES
 
-if TYPE_CHECKING:
-    from multibranch.text import TextPipeline
-
-SIDES = ("source", "target")
 SPLITS = ("train", "valid", "test")
 
 MAGIC = b"multibranch ids\n"
@@ -189,10 +187,8 @@ class PreparedData:
         return cls(folder)
 
     @cached_property
-    def text(self) -> "TextPipeline":
+    def text(self) -> TextPipeline:
         """Text to ids and back, for both sides."""
-        from multibranch.text import TextPipeline
-
         return TextPipeline.load(self.folder)
 
     @property

@@ -20,6 +20,7 @@ from multibranch.errors import UserError, counted
 from multibranch.nn import MultiBranchTransformer, prune
 from multibranch.nn.stepper import Stepper
 from multibranch.text import TextPipeline
+from multibranch.text.pipeline import SIDES
 
 # What a Stepper is told for each precision.
 PRECISIONS: dict[str, dict[str, Any]] = {
@@ -346,8 +347,7 @@ def _no_such_branches(branches: Sequence[int], fewest: int, folder: str | Path) 
 
 def _same_text(first: TextPipeline, second: TextPipeline) -> bool:
     return first.settings == second.settings and all(
-        first.tokenizer(side).get_vocab() == second.tokenizer(side).get_vocab()
-        for side in ("source", "target")
+        first.tokenizer(side).get_vocab() == second.tokenizer(side).get_vocab() for side in SIDES
     )
 
 

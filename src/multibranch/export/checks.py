@@ -15,6 +15,7 @@ from multibranch.export.folder import Tell, pytorchs_threads_kept, untold, vocab
 from multibranch.export.onnx_model import OnnxModel
 from multibranch.nn import MultiBranchEncoder, MultiBranchTransformer
 from multibranch.text import BOS, EOS, SPECIAL_TOKENS, TextPipeline
+from multibranch.text.pipeline import SIDES
 
 _TOLERANCE = 1e-3  # of numbers of size 1; rounding alone differs by less than a tenth of this
 _LENGTHS = (9, 1, 5)  # of the sequences that are tried
@@ -38,7 +39,7 @@ def checked_ctranslate2(
     tell("checking it: running it with CTranslate2 and with PyTorch")
     sources = _sequences(model.settings["source_vocabulary"], seed=1)
     targets = _sequences(model.settings["target_vocabulary"], seed=2)
-    names = {side: vocabulary(text, side) for side in ("source", "target")}
+    names = {side: vocabulary(text, side) for side in SIDES}
     with pytorchs_threads_kept():
         engine = ctranslate2.Translator(str(folder), device="cpu", inter_threads=1, intra_threads=1)
     scored = engine.score_batch(

@@ -11,6 +11,7 @@ from typing import Any
 from transformers import AddedToken, PreTrainedTokenizerFast
 
 from multibranch.text import SPECIAL_TOKENS, TextPipeline
+from multibranch.text.pipeline import SIDES
 
 
 class MultiBranchTokenizer(PreTrainedTokenizerFast):
@@ -72,7 +73,7 @@ class MultiBranchTokenizer(PreTrainedTokenizerFast):
         return super()._decode(ids, skip_special_tokens=False, **kwargs)
 
     def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> tuple[str, ...]:
-        for side in ("source", "target"):
+        for side in SIDES:
             self._pipeline.tokenizer(side).no_padding()
             self._pipeline.tokenizer(side).no_truncation()
         self._pipeline.save(save_directory)

@@ -29,6 +29,7 @@ from multibranch.nn import MultiBranchTransformer
 from multibranch.tasks.evaluation import search_of
 from multibranch.text import TextPipeline
 from multibranch.text.code import LANGUAGES
+from multibranch.text.pipeline import SIDES
 from multibranch.training import Config
 from multibranch.training.config import CODE_LENGTH
 
@@ -263,7 +264,7 @@ def validation_score(
     """The mean sentence BLEU on the first validation pairs, for the trainer to call."""
     language = language_of(data.text, data.folder)
     count = config.train.validate_sentences
-    sources, targets = (data.lines("valid", side)[:count] for side in ("source", "target"))
+    sources, targets = (data.lines("valid", side)[:count] for side in SIDES)
     references = [data.text.tokenise(line, "target") for line in targets]
 
     def score(model: MultiBranchTransformer) -> tuple[float, str]:

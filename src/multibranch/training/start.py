@@ -10,6 +10,7 @@ from multibranch.directory import load_model, load_text
 from multibranch.errors import UserError
 from multibranch.nn import MultiBranchTransformer, branch_out, branch_similarity, can_part
 from multibranch.text import TextPipeline
+from multibranch.text.pipeline import SIDES
 from multibranch.training.config import Config
 
 # What may differ between a trained model and the one that starts from it.
@@ -77,8 +78,7 @@ def start_from(
 
 def _check_text(folder: Path, text: TextPipeline) -> None:
     theirs = load_text(folder)
-    sides = ("source", "target")
-    if any(theirs.tokenizer(side).to_str() != text.tokenizer(side).to_str() for side in sides):
+    if any(theirs.tokenizer(side).to_str() != text.tokenizer(side).to_str() for side in SIDES):
         raise UserError(
             f"train.init_from: {folder} was trained with another vocabulary than that of the "
             "prepared data: prepare the data with the same tokenizer"
