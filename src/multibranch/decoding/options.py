@@ -1,6 +1,6 @@
 """What a search is asked for, and what it finds."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -121,6 +121,14 @@ class Hypothesis:
     log_probability: float
     unknowns: int = 0
     text: str = ""
+
+
+BLANK = Hypothesis((), 0.0, 0.0)  # what a blank line becomes: nothing, for certain
+
+
+def best_texts(found: Iterable[Sequence[Hypothesis]]) -> list[str]:
+    """The text of each line's best hypothesis; empty where there is none."""
+    return [hypotheses[0].text if hypotheses else "" for hypotheses in found]
 
 
 def read_options(said: Any, path: Path) -> dict[str, Any]:

@@ -13,7 +13,13 @@ import torch
 from multibranch.decoding.ensemble import Ensemble
 from multibranch.decoding.generate import generate
 from multibranch.decoding.graphs import GraphRecorder
-from multibranch.decoding.options import Hypothesis, SearchOptions, read_options
+from multibranch.decoding.options import (
+    BLANK,
+    Hypothesis,
+    SearchOptions,
+    best_texts,
+    read_options,
+)
 from multibranch.device import choose_device
 from multibranch.directory import CONFIG, load_model, load_text, read_config
 from multibranch.errors import UserError, counted
@@ -32,7 +38,6 @@ PRECISIONS: dict[str, dict[str, Any]] = {
 }
 _UNUSED = re.compile(r"<unused\d+>")
 _ONE_EACH = "give one for every line, a blank one for none"
-_BLANK = Hypothesis((), 0.0, 0.0)  # what a blank line becomes: nothing, for certain
 
 
 class Translator:
@@ -168,7 +173,7 @@ class Translator:
         found = self.generate(lines, n_best=n_best, **settings)
         if n_best > 1:
             return found
-        return [hypotheses[0].text if hypotheses else "" for hypotheses in found]
+        return best_texts(found)
 
     def generate(
         self,
@@ -220,7 +225,7 @@ class Translator:
         )
         plain = tokenised if tokenised_output is None else tokenised_output
         written = self.write(found, tokenised=plain, distinct=not asked.sample)
-        results = [[_BLANK] for _ in lines]
+        results = [[BLANK] for _ in lines]
         for place, hypotheses in zip(filled, written):
             results[place] = hypotheses
         return results

@@ -17,6 +17,7 @@ import torch
 from multibranch.decoding import Hypothesis, SearchOptions, Translator
 from multibranch.decoding.attention import Inspection, inspect
 from multibranch.decoding.generate import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS, batches
+from multibranch.decoding.options import BLANK
 from multibranch.decoding.translator import saved_options
 from multibranch.device import choose_device
 from multibranch.directory import load_model, load_text
@@ -170,7 +171,7 @@ class Engine:
     ) -> list[list[Hypothesis]]:
         translator = self._with(key.branches).translator if key.branches else self.translator
         filled = [number for number, source in enumerate(sources) if len(source) > 1]
-        results: list[list[Hypothesis]] = [[Hypothesis((), 0.0, 0.0)]] * len(sources)
+        results: list[list[Hypothesis]] = [[BLANK]] * len(sources)
         given = [sources[number] for number in filled]
         tokens = self._lot_tokens(given, key.options)
         for lot, found in self._in_lots(translator, given, key.options, tokens, stop):

@@ -13,6 +13,7 @@ from typing import Any
 
 from multibranch.data import PreparedData
 from multibranch.decoding import Hypothesis, Translator
+from multibranch.decoding.options import best_texts
 from multibranch.decoding.translator import saved_options
 from multibranch.directory import load_text, read_config
 from multibranch.disk import naming, replaced_file
@@ -191,9 +192,8 @@ def code_output(
     name: str, found: Sequence[Sequence[Hypothesis]], references: list[str], language: str
 ) -> CodeOutput:
     """The first hypothesis of every line, beside the references."""
-    firsts = [each[0] if each else Hypothesis((), 0.0, 0.0) for each in found]
-    words = [hypothesis.text for hypothesis in firsts]
-    return CodeOutput(name, words, references, language, [each.unknowns for each in firsts])
+    unknowns = [hypotheses[0].unknowns if hypotheses else 0 for hypotheses in found]
+    return CodeOutput(name, best_texts(found), references, language, unknowns)
 
 
 def pairs_to_score(
@@ -262,7 +262,7 @@ def validation_score(
     config: Config, data: PreparedData
 ) -> Callable[[MultiBranchTransformer], tuple[float, str]]:
     """The mean sentence BLEU on the first validation pairs, for the trainer to call."""
-    language = language_of(data.text, data.folder)
+    language_of(data.text, data.folder)  # refuses what is no code
     count = config.train.validate_sentences
     sources, targets = (data.lines("valid", side)[:count] for side in SIDES)
     references = [data.text.tokenise(line, "target") for line in targets]
@@ -276,8 +276,7 @@ def validation_score(
             max_length=config.longest_output,
             batch_tokens=config.decode.batch_tokens,
         )
-        words = code_output("validation", found, references, language).words
-        return mean_sentence_bleu(words, references).value, "sentence BLEU"
+        return mean_sentence_bleu(best_texts(found), references).value, "sentence BLEU"
 
     return score
 

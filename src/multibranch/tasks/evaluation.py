@@ -8,7 +8,7 @@ from typing import Any
 from multibranch import configuration
 from multibranch.data import PreparedData
 from multibranch.decoding import Translator
-from multibranch.decoding.options import SearchOptions
+from multibranch.decoding.options import SearchOptions, best_texts
 from multibranch.decoding.translator import check_branches, saved_options
 from multibranch.directory import WEIGHTS, load_text, read_config
 from multibranch.errors import UserError, counted
@@ -158,7 +158,7 @@ def decode_split(
     found = translator.generate(
         data.lines(split, "source")[:limit], tokenised_output=True, progress=progress, **search
     )
-    words = [hypotheses[0].text if hypotheses else "" for hypotheses in found]
+    words = best_texts(found)
     return make_output(str(folder), words, translator.text, data, split=split, limit=limit)
 
 
