@@ -2,18 +2,22 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from multibranch.data import PreparedData
 from multibranch.data.builtin import builtin
+from multibranch.decoding import Translator
+from multibranch.decoding.options import best_texts
 from multibranch.directory import STAGES
 from multibranch.disk import check_place
 from multibranch.errors import UserError
+from multibranch.metrics import multi_bleu
 from multibranch.nn import MultiBranchTransformer
+from multibranch.tasks import code
 from multibranch.training import Config, Outcome, Trainer, first_model
 from multibranch.training.processes import join
+from multibranch.training.validation import Score
 
 
 def open_data(config: Config) -> PreparedData:
@@ -38,17 +42,12 @@ def train(config: Config, *, quiet: bool = False) -> Outcome:
     return Trainer(config, data, score=validation_score(config, data), quiet=quiet).run()
 
 
-def validation_score(config: Config, data: PreparedData) -> Any:
-    """BLEU of a model on the first validation sentences, for the trainer to call."""
+def validation_score(config: Config, data: PreparedData) -> Score:
+    """The score of a model on the first validation sentences, for the trainer to call."""
     if config.task == "code":
-        from multibranch.tasks.code import validation_score as code_score
-
-        return code_score(config, data)
+        return code.validation_score(config, data)
 
     def score(model: MultiBranchTransformer) -> tuple[float, str]:
-        from multibranch.decoding import Translator
-        from multibranch.metrics import multi_bleu
-
         count = config.train.validate_sentences
         sources = data.lines("valid", "source")[:count]
         references = data.lines("valid", "target")[:count]
@@ -61,9 +60,8 @@ def validation_score(config: Config, data: PreparedData) -> Any:
             batch_tokens=config.decode.batch_tokens,
             tokenised_output=True,
         )
-        outputs = [hypotheses[0].text if hypotheses else "" for hypotheses in found]
         references = [text.tokenise(line, "target") for line in references]
-        return multi_bleu(outputs, references).value, "BLEU"
+        return multi_bleu(best_texts(found), references).value, "BLEU"
 
     return score
 
