@@ -2,6 +2,11 @@
 
 ``PreparedData`` opens what ``multibranch prepare`` wrote; ``PackedBatches`` and ``PaddedBatches``
 cut a split of it into batches. ``multibranch.data.builtin`` generates corpora from a seed.
+
+Read in this order: recipe (what a corpus declares), recipes (those there are), own_files (one's
+own), prepare (the work), whose steps are fetch, files, formats and readers (from archives to
+lines), tokenising on several workers, and output (the folder, whole or not at all); glue is the
+same for labelled text. Then store (the ids), layout (which pairs make a batch), batches and batch.
 """
 
 from multibranch.data.batch import PackedBatch, PaddedBatch

@@ -3,6 +3,11 @@
 `branch_out` takes a pretrained model and gives it branches. The MultiBranch… classes are our own
 models, their configuration and their tokenizer. Importing this package registers all of them with
 the Auto classes, so that what was saved is loaded by `from_pretrained`.
+
+Read for branching out: families (where models keep what changes), branching, surgery (the
+operation), layers and attention (what modules become), registry (classes of the result). For our
+own models: configuration, pretrained (what they share), model and encoder, generation, tokenizer.
+For both: backbone (where pretrained models come from) and card (the model's README).
 """
 
 from transformers import (

@@ -2,6 +2,9 @@
 
 Everything is a percentage from 0 to 100 with the signature that makes it comparable. Only what a
 score needs is imported, and only when it is computed.
+
+score is what all of them give; corpus (translations), code with validity, classification are the
+scores, ngrams and bootstrap what they count and draw.
 """
 
 from multibranch.metrics.classification import accuracy, f1, matthews

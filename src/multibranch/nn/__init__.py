@@ -1,7 +1,13 @@
 """The paper's Sections 3 and 7 as PyTorch modules: keyword arguments in, tensors out.
 
 Read in this order: drop (Eq. 5), attention (Eqs. 4 to 6), feed_forward (Eqs. 3, 7 and 8), blocks
-(Figure 1), transformer (Section 3.1), branching (Section 3.3).
+(Figure 1), transformer (Section 3.1), branching (Section 3.3); embedding and masks are parts of
+these, cache is what decoding remembers.
+
+All else is there for speed, beside plain PyTorch that it is held against. Products: linear. Packed
+batches and the loss: kernels, with operators and triton_kernels on a GPU and chunked_loss on a CPU.
+Decoding: stepper, with products; in eight bits int8_*, whose C files compiled loads. plainly
+switches fast paths off.
 
 The letters in shapes:
 

@@ -2,6 +2,7 @@
 
 Read in this order: options (limits), engine (what translates), batching (many clients' texts in
 common batches), service (one request: limits, queue, timeouts), streaming (documents), messages
-(the shapes of requests and answers), guard (before every request), api (the endpoints), metrics,
-reference (the API as a page), running (sockets and signals); page/ is the page itself.
+(the shapes of requests and answers), mistakes (what is wrong with one, in a sentence), guard
+(before every request), api (the endpoints), metrics, reference (the API as a page), running
+(sockets and signals); page/ is the page itself.
 """

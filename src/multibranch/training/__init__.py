@@ -1,8 +1,15 @@
 """From a configuration and prepared data to a trained model directory.
 
-Read `loop` first; `step` is one update of it, `graphed` the same as CUDA graphs. `start` is
-proximal initialisation, `checkpoint` and `progress` what resuming needs, `outputs` the model
-directories, `processes` what changes when there are many.
+Read `config` and `loop` first. `setup` makes the parts of a run, `start` its first model (proximal
+initialisation), `validation` measures it, `display` and `clock` tell of it.
+
+- An update is `step`. `steps` chooses its way: plainly, `graphed` as CUDA graphs (`graphs`), or
+  `skipping` dropped work; runs that meet at the table of `together` have theirs `stacked`. Parts of
+  it are `optimiser`, `loss` (R-Drop's), `schedule`, `seeds` (what is drawn) and `determinism`.
+- What is kept goes through `keeping` and `background` into a `run_folder`: `outputs` (the model
+  directories), `averaging` (snapshots) and `checkpoint`, whose `progress` `resuming` goes on from.
+- What comes from outside: `processes`, `signals`, and, in words, the ends of `memory`, of the
+  `disk` and of finite numbers (`bad_batches`).
 """
 
 from multibranch.training.config import Config, DataConfig, DecodeConfig, ModelConfig, TrainConfig
