@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from multibranch.data.builtin import meaning as m
 from multibranch.data.builtin.chance import Chance
-from multibranch.data.builtin.fitting import adjectives, nouns, shows_case, verbs
+from multibranch.data.builtin.fitting import adjectives, nouns, shows_case, times, verbs
 from multibranch.data.builtin.lexicon import CITIES, MANNERS, NAMES, NOUNS, Adjective, Noun, Verb
 
 DETERMINERS = {
@@ -257,8 +257,7 @@ class Author:
     def _with_adverbs(self, clause: m.Clause, verb: Verb) -> m.Clause:
         tense = clause.tense if clause.tense in TENSES else "future"
         if self._roomy(0.35) and tense != "perfect":
-            times = [(e, v) for e, v, when in m.TIMES if tense in when.split()]
-            clause = replace(clause, time=self._chance.early(times))
+            clause = replace(clause, time=self._chance.early(times(tense)))
         elif self._roomy(0.2) and not clause.negated:
             clause = replace(clause, frequency=self._chance.early(m.FREQUENCIES))
         if verb.frame in "tidp" and self._roomy(0.15) and "P" in verb.subjects:

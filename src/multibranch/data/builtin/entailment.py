@@ -12,8 +12,9 @@ from typing import Any
 
 from multibranch.data.builtin import english
 from multibranch.data.builtin import meaning as m
-from multibranch.data.builtin.author import Author
+from multibranch.data.builtin.author import BY, Author
 from multibranch.data.builtin.chance import Chance
+from multibranch.data.builtin.fitting import times
 from multibranch.data.builtin.lexicon import ADJECTIVES, MANNERS, Adjective, Noun
 from multibranch.data.builtin.translation import LONGEST, spell
 
@@ -158,8 +159,7 @@ def _add(maker: Maker, clause: m.Clause) -> m.Clause | None:
         tense = clause.tense if clause.tense in ("present", "past", "future") else "future"
         if clause.tense == "perfect":
             return None
-        times = [(e, v) for e, v, when in m.TIMES if tense in when.split()]
-        return replace(clause, time=maker.chance.pick(times))
+        return replace(clause, time=maker.chance.pick(times(tense)))
     if part == "manner" and "P" in clause.verb.subjects:
         return replace(clause, manner=maker.chance.pick(MANNERS))
     if part == "place" and clause.verb.frame in "tid":
@@ -185,7 +185,7 @@ def _turn_passive(maker: Maker, clause: m.Clause) -> m.Clause | None:
         return None
     if clause.verb is None or clause.verb.frame != "t" or clause.verb.english[0] == "have":
         return None
-    agent = m.Adverbial(m.Preposition("by", "von", "dat"), clause.subject)
+    agent = m.Adverbial(BY, clause.subject)
     return replace(clause, subject=clause.direct, direct=None, oblique=agent, passive=True)
 
 

@@ -37,6 +37,12 @@ def adjectives(kind: str) -> tuple[Adjective, ...]:
 
 
 @cache
+def times(tense: str) -> tuple[tuple[str, str], ...]:
+    """The times that go with a tense, in English and Valdish."""
+    return tuple((e, v) for e, v, tenses in m.TIMES if tense in tenses.split())
+
+
+@cache
 def verbs(frames: str, subject: str = "", object: str = "") -> tuple[Verb, ...]:
     """The verbs of these frames that subjects and objects of the given kinds can have."""
     return tuple(
