@@ -325,12 +325,8 @@ def _change(chance: Chance, thing: Thing, condition: Condition) -> Written:
     if kind == "text":
         attribute = chance.early(thing.texts)
         words, name = f"set the {attribute} of {which} to value", f"set_{attribute}"
-        return (
-            words,
-            name,
-            _loop(thing, condition, [f"{thing.one}.{attribute} = value"]),
-            ("value",),
-        )
+        line = f"{thing.one}.{attribute} = value"
+        return words, name, _loop(thing, condition, [line]), ("value",)
     attribute = chance.early(thing.numbers)
     verb, sign = chance.pick((("increase", "+="), ("decrease", "-="), ("multiply", "*=")))
     words, name = f"{verb} the {attribute} of {which} by amount", f"{verb}_{attribute}"
@@ -351,18 +347,11 @@ def _sorted(chance: Chance, thing: Thing, condition: Condition) -> Written:
 
 def _remove(chance: Chance, thing: Thing, condition: Condition) -> Written:
     if not condition.test:
-        return (
-            f"{chance.pick(('remove', 'delete'))} all {thing.many}",
-            f"clear_{thing.many}",
-            [f"{thing.many}.clear()"],
-            (),
-        )
+        words = f"{chance.pick(('remove', 'delete'))} all {thing.many}"
+        return words, f"clear_{thing.many}", [f"{thing.many}.clear()"], ()
     words = f"{chance.pick(('remove', 'delete'))} {_which(thing, condition)}"
-    test = (
-        f"({condition.test})"
-        if " or " in condition.test or " and " in condition.test
-        else (condition.test)
-    )
+    joined = " or " in condition.test or " and " in condition.test
+    test = f"({condition.test})" if joined else condition.test
     body = [f"return [{thing.one} for {thing.one} in {thing.many} if not {test}]"]
     return words, f"remove_{thing.many}", body, ()
 
