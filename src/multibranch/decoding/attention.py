@@ -13,7 +13,7 @@ from multibranch.decoding.translator import Translator
 from multibranch.errors import UserError
 from multibranch.nn import MultiBranchAttention, MultiBranchTransformer, branch_similarity
 from multibranch.text import TextPipeline
-from multibranch.text.special import BOS, SPECIAL_TOKENS
+from multibranch.text.special import BOS, EOS, SPECIAL_TOKENS
 from multibranch.text.vocabulary import WORD_START
 
 KINDS = ("cross", "encoder", "decoder")
@@ -118,7 +118,7 @@ def inspect(
     similar = branch_similarity(model)
     layers = [_layer(*_place(name), seen[name], similar.get(name)) for name in seen]
     layers.sort(key=lambda layer: (KINDS.index(layer.kind), layer.layer))
-    end = SPECIAL_TOKENS[2]
+    end = SPECIAL_TOKENS[EOS]
     tokens = [*_tokens(text, ids, "target"), end]
     return Inspection(
         source_text=sentence,
