@@ -90,9 +90,8 @@ def _task(config: dict[str, Any]) -> str:
     if str(architecture).endswith("ForSequenceClassification"):
         return "text-classification"
     if config.get("is_encoder_decoder"):
-        return {"translation": "translation"}.get(
-            config.get("task", "translation"), "text2text-generation"
-        )
+        translates = config.get("task", "translation") == "translation"
+        return "translation" if translates else "text2text-generation"
     return "feature-extraction"
 
 
