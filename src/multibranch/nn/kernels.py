@@ -266,14 +266,13 @@ def smoothed_cross_entropy(
     if torch.is_autocast_enabled(states.device.type):
         dtype = torch.get_autocast_dtype(states.device.type)
         states, weight = states.to(dtype), weight.to(dtype)
+    grad = torch.is_grad_enabled() and (states.requires_grad or weight.requires_grad)
     if _kernels_run(states):
-        grad = torch.is_grad_enabled() and (states.requires_grad or weight.requires_grad)
         sums, _ = torch.ops.multibranch.smoothed_cross_entropy(
             states, weight, targets, smoothing, ignore_index, grad
         )
         return sums[0], sums[1].detach()
     if _in_chunks(states):
-        grad = torch.is_grad_enabled() and (states.requires_grad or weight.requires_grad)
         found: tuple[Tensor, Tensor] = ChunkedCrossEntropy.apply(
             states, weight, targets, smoothing, ignore_index, grad
         )
