@@ -99,6 +99,10 @@ class Step:
         no_sync: leaves out the exchange of gradients for all but the last batch of an update.
     """
 
+    # Of the running sums, those that grow with the batches of one process: losses and tokens. The
+    # others every process has alike.
+    OWN = [0, 1, 5]
+
     def __init__(
         self,
         objective: nn.Module,
@@ -129,9 +133,9 @@ class Step:
     ) -> None:
         """One update over the batches of these numbers.
 
-        tokens: how many target tokens the batches of all processes hold.
-
         keeps: the factors of drop-branch for the first and, with R-Drop, the second pass.
+        rate: the learning rate.
+        tokens: how many target tokens the batches of all processes hold.
         """
         self.optimiser.set_rate(rate)
         self.optimiser.clear()
@@ -179,10 +183,6 @@ class Step:
     def streak(self) -> int:
         """How many updates in a row, up to the last one, were skipped; waits for the device."""
         return int(self._sums[4])
-
-    # Of the running sums, those that grow with the batches of one process: losses and tokens. The
-    # others every process has alike.
-    OWN = [0, 1, 5]
 
     def running(self) -> Tensor:
         """The running sums, (7,) float64 on the CPU: what `resume` takes."""
