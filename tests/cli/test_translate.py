@@ -1,6 +1,5 @@
 """`multibranch translate` and `interactive`: lines in, lines out, or one clear line."""
 
-import importlib.util
 import io
 import json
 import os
@@ -14,14 +13,10 @@ from pathlib import Path
 
 import pytest
 
+import reference_decoding as reference
 from multibranch.cli import main
 from multibranch.decoding import Translator
 
-_spec = importlib.util.spec_from_file_location(
-    "reference", Path(__file__).parents[1] / "decoding" / "reference.py"
-)
-reference = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(reference)
 LINES = ["Der Mann läuft.", "", "Ein Hund sieht die Frau, und das Haus?", "rot"]
 
 

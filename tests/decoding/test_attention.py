@@ -1,7 +1,6 @@
 """Looking at attention: what is recorded is what the model computed, and the pictures hold it."""
 
 import base64
-import importlib.util
 import json
 import re
 import shutil
@@ -12,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+import reference_decoding as reference
 from multibranch.cli import main
 from multibranch.decoding import Translator
 from multibranch.decoding.attention import inspect, recorded_attention
@@ -20,11 +20,6 @@ from multibranch.directory import load_model, load_text
 from multibranch.errors import UserError
 from multibranch.nn import branch_out, branch_similarity
 
-_spec = importlib.util.spec_from_file_location(
-    "reference", Path(__file__).with_name("reference.py")
-)
-reference = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(reference)
 SENTENCE = "Der Mann läuft und das Haus ."
 
 

@@ -1,25 +1,19 @@
 """Beam search against exhaustive search, plain loops, and itself in other batches."""
 
-import importlib.util
 import itertools
-from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import reference_decoding as reference
 from multibranch.decoding import Ensemble, SearchOptions, generate
 from multibranch.decoding.beam import BeamSearch
 from multibranch.decoding.generate import pad
 from multibranch.decoding.search import best_of_rows
 from multibranch.nn.stepper import Stepper
 
-_spec = importlib.util.spec_from_file_location(
-    "reference", Path(__file__).with_name("reference.py")
-)
-reference = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(reference)
 EOS = reference.EOS
 
 

@@ -1,22 +1,15 @@
 """Batches side by side on several cores: the same results, and an orderly end."""
 
-import importlib.util
 import threading
 import time
-from pathlib import Path
 
 import pytest
 import torch
 
+import reference_decoding as reference
 from multibranch.decoding import Ensemble, SearchOptions, generate
 from multibranch.decoding.parallel import spread
 from multibranch.nn.stepper import Stepper
-
-_spec = importlib.util.spec_from_file_location(
-    "reference", Path(__file__).with_name("reference.py")
-)
-reference = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(reference)
 
 
 @pytest.fixture

@@ -5,22 +5,14 @@ as a CUDA graph repeats kernels. Whatever the step reads from Python, or asks of
 frozen at what it was, and the results would differ from those of steps that run as they are.
 """
 
-import importlib.util
-from pathlib import Path
-
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
 
+import reference_decoding as reference
 from multibranch.decoding import Ensemble, SearchOptions, generate
 from multibranch.nn.stepper import Stepper
-
-_spec = importlib.util.spec_from_file_location(
-    "reference", Path(__file__).with_name("reference.py")
-)
-reference = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(reference)
 
 
 class Tape(TorchDispatchMode):

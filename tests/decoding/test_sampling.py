@@ -1,20 +1,14 @@
 """Sampling: the distribution, what restricts it, and seeds that no batch disturbs."""
 
-import importlib.util
 from collections import Counter
-from pathlib import Path
 
 import pytest
 import torch
 
+import reference_decoding as reference
 from multibranch.decoding import Ensemble, SearchOptions, generate
 from multibranch.nn.stepper import Stepper
 
-_spec = importlib.util.spec_from_file_location(
-    "reference", Path(__file__).with_name("reference.py")
-)
-reference = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(reference)
 EOS = reference.EOS
 SOURCE = [5, 6, 7, EOS]
 

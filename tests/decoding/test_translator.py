@@ -1,6 +1,5 @@
 """The Translator: text in, text out, odd lines, ensembles, branches, options of the directory."""
 
-import importlib.util
 import itertools
 import json
 import shutil
@@ -9,17 +8,13 @@ from pathlib import Path
 
 import pytest
 
+import reference_decoding as reference
 from multibranch.decoding import Hypothesis, SearchOptions, Translator
 from multibranch.decoding.options import read_options
 from multibranch.directory import load_model, load_text, save_model
 from multibranch.errors import UserError
 from multibranch.nn import prune
 
-_spec = importlib.util.spec_from_file_location(
-    "reference", Path(__file__).with_name("reference.py")
-)
-reference = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(reference)
 LINES = ["Der Mann läuft.", "Ein Hund sieht die Frau, und das Haus?", "rot", "über grün ."]
 
 

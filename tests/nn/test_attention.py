@@ -1,8 +1,6 @@
 """MultiBranchAttention against a loop over branches, and against torch.nn.MultiheadAttention."""
 
 import copy
-import importlib.util
-from pathlib import Path
 
 import pytest
 import torch
@@ -10,11 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+import reference_attention as reference
 from multibranch.nn import MultiBranchAttention
-
-spec = importlib.util.spec_from_file_location("reference", Path(__file__).with_name("reference.py"))
-reference = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(reference)
 
 
 def with_random_biases(layer: MultiBranchAttention) -> MultiBranchAttention:

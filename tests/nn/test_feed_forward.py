@@ -1,19 +1,13 @@
 """MultiBranchFeedForward against a loop over branches."""
 
-import importlib.util
-from pathlib import Path
-
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+import reference_attention as reference
 from multibranch.nn import MultiBranchFeedForward
-
-spec = importlib.util.spec_from_file_location("reference", Path(__file__).with_name("reference.py"))
-reference = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(reference)
 
 
 @settings(max_examples=40, deadline=None)

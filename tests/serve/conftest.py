@@ -1,6 +1,5 @@
 """A small model directory, and the real service with it on a real port."""
 
-import importlib.util
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,17 +11,12 @@ from typing import Any
 import httpx
 import pytest
 
+import reference_decoding as reference
 from multibranch.serve.api import make_app
 from multibranch.serve.engine import Engine
 from multibranch.serve.options import Limits, ServeOptions
 from multibranch.serve.running import bind, make_server, warm_up
 from multibranch.serve.service import Service
-
-_spec = importlib.util.spec_from_file_location(
-    "reference", Path(__file__).parents[1] / "decoding" / "reference.py"
-)
-reference = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(reference)
 
 
 @pytest.fixture(scope="session")
