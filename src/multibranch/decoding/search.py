@@ -121,8 +121,9 @@ class Search(ABC):
         if count < min(at_least, len(done)) or not count:
             return
         leaving = [place for place, over in enumerate(done) if over]
-        for place, hypotheses in zip(self._take(leaving), self.results(self._index(leaving))):
-            self.found[place] = hypotheses
+        index = self._index(leaving)
+        for sentence, found in zip(self.sentence[index].tolist(), self.results(index)):
+            self.found[sentence] = found
         remaining = len(done) - count
         # Sentences from the end move into the gaps: few move, and the order does not matter.
         order = list(range(remaining))
@@ -137,9 +138,6 @@ class Search(ABC):
         if remaining:
             for cache in self.caches:
                 cache.select(stay)
-
-    def _take(self, places: list[int]) -> list[int]:
-        return self.sentence[self._index(places)].tolist()
 
     def _index(self, places: list[int]) -> Tensor:
         return torch.tensor(places, dtype=torch.int64, device=self.done.device)
