@@ -19,6 +19,9 @@ lint: $(INSTALLED)
 types: $(INSTALLED)
 	$(BIN)/mypy
 
+# On a busy machine two threads that spin while they wait for each other can wait for minutes.
+check slow: export OMP_WAIT_POLICY = passive
+
 check: $(INSTALLED)
 	$(BIN)/pytest -n 2 -m "not slow"
 
