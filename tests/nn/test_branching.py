@@ -14,6 +14,7 @@ from multibranch.nn import (
     branch_out,
     branch_similarity,
     fold,
+    from_torch,
     prune,
 )
 
@@ -254,3 +255,39 @@ def test_an_encoder_branches_out_too():
     branched = branch_out(encoder, branches=2)
     torch.testing.assert_close(branched.eval()(SOURCE), encoder.eval()(SOURCE))
     assert branched.settings["branches"] == 2
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("batch_first", [True, False])
+def test_torchs_own_attention_becomes_one_branch_and_then_many(bias, batch_first):
+    torch.manual_seed(0)
+    trained = torch.nn.MultiheadAttention(16, 2, dropout=0.2, bias=bias, batch_first=batch_first)
+    for name, parameter in trained.named_parameters():
+        if "bias" in name:
+            torch.nn.init.normal_(parameter, std=0.1)
+    trained.out_proj.weight.requires_grad_(False)
+    trained = trained.double().eval()
+    layer = from_torch(trained, drop_branch=0.3)
+    states = torch.randn(3, 5, 16, dtype=torch.float64)
+    padding = torch.tensor([False, False, False, True, True]).expand(3, 5)
+    given = {"key_padding_mask": padding if batch_first else padding.new_zeros(5, 3)}
+    for made in (layer, branch_out(layer, branches=3)):
+        for ours, theirs in zip(
+            made(states, states, states, **given), trained(states, states, states, **given)
+        ):
+            torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
+    assert (layer.drop_branch, layer.dropout, layer.training) == (0.3, 0.2, False)
+    assert layer.qkv_weight.requires_grad and not layer.out_weight.requires_grad
+
+
+def test_what_has_no_counterpart_in_torchs_attention_is_refused():
+    with pytest.raises(ValueError, match="kdim, vdim"):
+        from_torch(torch.nn.MultiheadAttention(16, 2, kdim=8))
+    for option in ("add_bias_kv", "add_zero_attn"):
+        with pytest.raises(ValueError, match=option):
+            from_torch(torch.nn.MultiheadAttention(16, 2, **{option: True}))
+    with pytest.raises(TypeError, match="not a Linear"):
+        from_torch(torch.nn.Linear(16, 16))  # type: ignore[arg-type]
+    for change in (fold, lambda layer: branch_out(layer, branches=2)):
+        with pytest.raises(TypeError, match="give what from_torch makes of it"):
+            change(torch.nn.MultiheadAttention(16, 2))

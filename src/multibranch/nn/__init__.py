@@ -21,7 +21,14 @@ The letters in shapes:
 
 from multibranch.nn.attention import MultiBranchAttention
 from multibranch.nn.blocks import DecoderBlock, EncoderBlock, Layout
-from multibranch.nn.branching import branch_out, branch_similarity, can_part, fold, prune
+from multibranch.nn.branching import (
+    branch_out,
+    branch_similarity,
+    can_part,
+    fold,
+    from_torch,
+    prune,
+)
 from multibranch.nn.cache import DecoderCache
 from multibranch.nn.drop import draw_keep
 from multibranch.nn.feed_forward import MultiBranchFeedForward
@@ -42,5 +49,6 @@ __all__ = [
     "can_part",
     "draw_keep",
     "fold",
+    "from_torch",
     "prune",
 ]

@@ -6,7 +6,7 @@ times. Since branches are averaged, the branched model computes exactly what the
 `prune` keeps some of the branches of a trained model.
 
 All three take a MultiBranchTransformer, a MultiBranchEncoder or a single MultiBranchAttention, and
-leave it as it was.
+leave it as it was. `from_torch` makes such a layer of torch's own attention.
 """
 
 import copy
@@ -88,6 +88,57 @@ def can_part(model: nn.Module) -> bool:
     )
 
 
+def from_torch(
+    attention: nn.MultiheadAttention, *, drop_branch: float = 0.0, drop_kind: str = "branch"
+) -> MultiBranchAttention:
+    """The one-branch layer with the weights of torch's own attention: the same function.
+
+    It is what `branch_out` makes branches of in a model that was trained with torch's layers.
+
+    Args:
+        attention: left as it was. Queries, keys and values must be as wide as the layer.
+        drop_branch, drop_kind: as of MultiBranchAttention.
+    """
+    if type(attention) is not nn.MultiheadAttention:
+        raise TypeError(
+            f"this takes a torch.nn.MultiheadAttention, not a {type(attention).__name__}"
+        )
+    if attention.in_proj_weight is None:
+        raise ValueError(
+            "this attention has keys or values of another width than its queries (kdim, vdim), "
+            "which no multi-branch attention has"
+        )
+    if attention.bias_k is not None or attention.add_zero_attn:
+        raise ValueError(
+            "this attention adds a key of its own (add_bias_kv or add_zero_attn), which no "
+            "multi-branch attention does"
+        )
+    weight = attention.in_proj_weight
+    layer = MultiBranchAttention(
+        attention.embed_dim,
+        attention.num_heads,
+        drop_branch=drop_branch,
+        drop_kind=drop_kind,
+        dropout=attention.dropout,
+        bias=attention.in_proj_bias is not None,
+        batch_first=attention.batch_first,
+        device=weight.device,
+        dtype=weight.dtype,
+    )
+    pairs = (
+        (layer.qkv_weight, weight),
+        (layer.qkv_bias, attention.in_proj_bias),
+        (layer.out_weight, attention.out_proj.weight.t()),
+        (layer.out_bias, attention.out_proj.bias),
+    )
+    with torch.no_grad():
+        for ours, theirs in pairs:
+            if ours is not None:
+                ours.copy_(theirs.reshape(ours.shape))
+                ours.requires_grad_(theirs.requires_grad)
+    return layer.train(attention.training)
+
+
 def fold(model: Model) -> Model:
     """The same function as a one-branch model whose every layer has N_a·m heads of width d/m."""
 
@@ -166,6 +217,8 @@ def _replace_attention(
     """
     if isinstance(model, MultiBranchAttention):
         return change(model, 0).train(model.training)  # type: ignore[return-value]
+    if isinstance(model, nn.MultiheadAttention):
+        raise TypeError("this is torch's own attention: give what from_torch makes of it")
     if not hasattr(model, "blocks"):
         raise TypeError(
             "this takes a MultiBranchTransformer, a MultiBranchEncoder or a MultiBranchAttention, "
