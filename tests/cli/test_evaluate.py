@@ -514,6 +514,10 @@ def test_inspect_makes_the_folder_of_its_pictures(
     status, _, error = called(capsys, "inspect", models[0], "ein", "--output", folder / "dog")
     assert status == 0, error
     assert sorted(path.name for path in folder.iterdir()) == ["dog.html", "dog.png"]
+    for written in ("cat.png", "cow.html"):  # as one who names the picture writes it
+        called(capsys, "inspect", models[0], "ein", "--output", folder / written)
+    names = [f"{name}.{kind}" for name in ("cat", "cow", "dog") for kind in ("html", "png")]
+    assert sorted(path.name for path in folder.iterdir()) == names
     (tmp_path / "file").touch()
     words = ("inspect", models[0], "ein", "--output", tmp_path / "file" / "dog")
     status, out, error = called(capsys, *words)

@@ -22,8 +22,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--output",
         default="attention",
         metavar="PATH",
-        help="where the pictures go, without .png and .html (default: attention); a folder that is "
-        "not there is made",
+        help="where the pictures go, with or without .png or .html at the end (default: "
+        "attention); a folder that is not there is made",
     )
     parser.add_argument("--beam", type=int, help="width of the beam (default: the model's)")
     add_device(parser, default="cpu")
@@ -46,6 +46,8 @@ def run(args: argparse.Namespace) -> None:
     from multibranch.errors import UserError
 
     output = Path(args.output)
+    if output.suffix in (".png", ".html"):
+        output = output.with_suffix("")
     if not output.name:
         raise UserError("--output is the beginning of file names, such as pictures/dog: give one")
     check_place(output, "--output")
