@@ -234,6 +234,11 @@ def test_an_unsupported_family_is_named_with_those_supported():
         branch_out(GPT2Model(config))
 
 
+def test_a_module_that_is_no_model_of_transformers_is_refused_by_its_class():
+    with pytest.raises(UserError, match=r"a Linear is no model of transformers: .*from_torch"):
+        branch_out(torch.nn.Linear(2, 2))
+
+
 def test_an_unsupported_family_in_a_folder_is_named(tmp_path):
     GPT2Model(GPT2Config(n_embd=16, n_layer=1, n_head=2, vocab_size=20)).save_pretrained(tmp_path)
     with pytest.raises(UserError, match="'gpt2'"):

@@ -58,6 +58,12 @@ def branch_out(
         check_unbranched(model_or_name, model_or_name.config.model_type)
         family_of(model_or_name.config.model_type)
         model = copy.deepcopy(model_or_name)
+    elif isinstance(model_or_name, nn.Module):
+        raise UserError(
+            f"a {type(model_or_name).__name__} is no model of transformers: our own layers and "
+            "models are branched out by multibranch.nn.branch_out, and torch's attention too, once "
+            "multibranch.nn.from_torch has made a layer of ours of it"
+        )
     else:
         model = _load(model_or_name, auto_class, load)
     branching = Branching(
