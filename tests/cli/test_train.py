@@ -98,6 +98,7 @@ def test_json_is_for_programs(
     assert printed.err == ""
     assert (result["updates"], result["ended"]) == (3, "3 updates are done")
     assert result["folder"] == str(tmp_path / "run")
+    assert result["model"] == "MAT, 3 branches"
     model = load_model(tmp_path / "run")
     assert result["parameters"] == sum(p.numel() for p in model.parameters())
     assert model.settings["branches"] == 3
@@ -127,9 +128,12 @@ def test_two_stages_end_with_a_table_of_both(
     assert first["parameters"] < second["parameters"]
     assert load_model(tmp_path / "run" / "transformer").settings["branches"] == 1
     assert load_model(tmp_path / "run" / "mat").settings["branches"] == 2
-    again = ["train", str(config), "--two-stage", "--quiet"]
+    again = ["train", str(config), "--two-stage"]
     assert main(again) == 0  # both have ended: it only says so again
-    assert "MAT, 2 branches" in capsys.readouterr().out
+    out, error = capsys.readouterr()
+    assert "MAT, 2 branches" in out
+    stages = [line for line in error.splitlines() if line.startswith("Stage")]
+    assert stages == ["Stage 1 of 2: Transformer", "Stage 2 of 2: MAT, 2 branches"]
 
 
 def test_the_validation_score_is_bleu(

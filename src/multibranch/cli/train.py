@@ -56,7 +56,8 @@ def run(args: argparse.Namespace) -> int:
     if args.two_stage:
         outcomes = translation.two_stage(config, quiet=args.quiet)
     else:
-        outcomes = [(config.task, translation.train(config, quiet=args.quiet))]
+        name = translation.model_name(config.model.branches)
+        outcomes = [(name, translation.train(config, quiet=args.quiet))]
     if os.environ.get("RANK", "0") == "0":
         rows = [_row(name, outcome) for name, outcome in outcomes]
         if not args.json:

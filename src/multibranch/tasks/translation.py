@@ -16,6 +16,7 @@ from multibranch.metrics import multi_bleu
 from multibranch.nn import MultiBranchTransformer
 from multibranch.tasks import code
 from multibranch.training import Config, Outcome, Trainer, first_model
+from multibranch.training.display import Display
 from multibranch.training.processes import join
 from multibranch.training.validation import Score
 
@@ -68,8 +69,7 @@ def validation_score(config: Config, data: PreparedData) -> Score:
 
 def two_stage(config: Config, *, quiet: bool = False) -> list[tuple[str, Outcome]]:
     """The paper's procedure: the standard Transformer, then the MAT from it (Section 3.3)."""
-    branches = config.model.branches
-    if branches == 1 or (isinstance(branches, list) and set(branches) == {1}):
+    if not _several(config.model.branches):
         raise UserError("--two-stage needs model.branches above 1: that is what the MAT adds")
     if config.train.init_from is not None:
         raise UserError("--two-stage trains its own first stage: remove train.init_from")
@@ -86,12 +86,30 @@ def two_stage(config: Config, *, quiet: bool = False) -> list[tuple[str, Outcome
     first.data = config.data = dataclasses.replace(config.data, folder=str(data.folder))
     with torch.device("meta"):  # what the second stage could not build is refused before the first
         first_model(config, data.text)
-    outcomes = [("Transformer", train(first, quiet=quiet))]
+    names = [model_name(stage.model.branches) for stage in (first, config)]
+
+    def announce(stage: int) -> None:
+        told = f"Stage {stage} of 2: {names[stage - 1]}"
+        join(config.train.device).first_does(lambda: Display(None, quiet=quiet).tell(told))
+
+    announce(1)
+    outcomes = [(names[0], train(first, quiet=quiet))]
     if outcomes[0][1].interrupted:
         return outcomes
     second = dataclasses.replace(
         config,
         train=dataclasses.replace(config.train, output=mat, init_from=transformer),
     )
-    outcomes.append((f"MAT, {branches} branches", train(second, quiet=quiet)))
+    announce(2)
+    outcomes.append((names[1], train(second, quiet=quiet)))
     return outcomes
+
+
+def model_name(branches: int | list[int]) -> str:
+    """What a table calls a model with so many branches."""
+    return f"MAT, {branches} branches" if _several(branches) else "Transformer"
+
+
+def _several(branches: int | list[int]) -> bool:
+    """Whether any layer has more than one branch."""
+    return set(branches if isinstance(branches, list) else [branches]) != {1}
