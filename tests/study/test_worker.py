@@ -249,6 +249,7 @@ def test_ctrl_c_and_sigterm_give_the_trials_back_and_the_status_tells_them_apart
     (said,) = finish(process, status=128 + by)
     told = " stopped: the same command goes on\nmultibranch study: interrupted\n"
     assert said.endswith(told)
+    assert ("stopping: what is at work is saved" in said) == (workers == "2")
     trials = trials_of(f"sqlite:///{out}/study.db", file)
     states = sorted(trial.state.name for trial in trials)
     assert states == ["FAIL"] * len(keys) + ["WAITING"] * len(keys)

@@ -227,6 +227,7 @@ def _run_several(job: Work, workers: int, tell: Tell) -> dict[str, int]:
     try:
         _watch(job, queue, processes, tell)
     except KeyboardInterrupt:
+        tell("stopping: what is at work is saved and given back")
         for process in processes:
             if process.is_alive() and process.pid:
                 os.kill(process.pid, signal.SIGTERM)
