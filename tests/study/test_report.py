@@ -124,6 +124,15 @@ def test_the_cosine_of_the_whole_model_is_not_that_of_a_pruned_one() -> None:
     assert [row["cosine"] for row in cell_rows(markdown(found))] == ["0.700", "–"]
 
 
+@pytest.mark.parametrize(("cosine", "shown"), [(-0.006, "−0.006"), (-0.0003, "0.000")])
+def test_a_cosine_below_zero_has_the_minus_of_the_differences(cosine: float, shown: str) -> None:
+    study = load_study("ted-beyond")
+    mat = next(e for e in study.experiments(seeds=1) if e.branches > 1 and e.keep is None)
+    record = {**made_record(study, mat, 30.0), "mean_similarity": cosine}
+    (row,) = cell_rows(markdown(Results(study, [record])))
+    assert row["cosine"] == shown
+
+
 def test_the_control_follows_the_baseline_and_rates_rise() -> None:
     study = load_study("ted-paper")  # whose ρ=0.3, with more seeds, stands before the others
     found = Results(study, [made_record(study, e, 30.0) for e in study.experiments(seeds=1)])

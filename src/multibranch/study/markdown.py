@@ -211,12 +211,12 @@ def averages(cell: CellResult) -> list[str]:
     return [
         number(cell.average("brevity_penalty"), ".3f"),
         number(cell.perplexity, ".2f"),
-        number(cell.similarity, ".3f"),
+        number(cell.similarity, "z.3f"),  # −0.000 would be none
     ]
 
 
 def number(value: float | None, form: str) -> str:
-    return "–" if value is None else format(value, form)
+    return "–" if value is None else format(value, form).replace("-", "−")
 
 
 def difference(cell: CellResult, name: str) -> str:
