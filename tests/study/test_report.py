@@ -290,6 +290,19 @@ def test_a_recorded_study_reads_back_with_shorter_curves(results: Results, tmp_p
         (lambda content: content["trials"][0].pop("command"), "it has no 'command'"),
         (lambda content: content["trials"][0].update(curve=[[1, None, None]]), "without numbers"),
         (lambda content: content["trials"].append(content["trials"][0]), "it has a trial twice"),
+        (lambda content: content["trials"][0].update(parameters="many"), "parameters 'many'"),
+        (lambda content: content["trials"][0].update(wall_seconds=[5]), r"wall_seconds \[5\]"),
+        (lambda content: content["trials"][0].update(valid_bleu={"1": None}), "valid_bleu 1 None"),
+        (lambda content: content["trials"][0].update(valid_bleu=7), "is no recorded study"),
+        (lambda content: content["trials"][0].update(averaged_plain="x"), "averaged_plain 'x'"),
+        (
+            lambda content: content["trials"][0]["scores"]["multi_bleu"].update(value=math.nan),
+            "score multi_bleu nan",
+        ),
+        (
+            lambda content: content["trials"][0]["experiment"].update(branches="1"),
+            "experiment.branches must be a whole number, not '1'",
+        ),
     ],
 )
 def test_a_recorded_study_that_is_damaged_or_another_is_named(

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from multibranch import __version__
+from multibranch import __version__, configuration
 from multibranch.data import PreparedData
 from multibranch.directory import read_json
 from multibranch.disk import check_file, replaced_file, write_json
@@ -25,6 +25,11 @@ from multibranch.study.telling import TELL_EVERY, Tell
 from multibranch.study.trial import HYPOTHESES, RECORD, write_lines
 
 POINTS = 40  # of a learning curve, in a recorded file
+
+# The numbers of a record beside its scores. Those of weights that fell apart may be infinite.
+_COUNTED = ("parameters", "updates", "wall_seconds", "brevity_penalty")
+_OF_WEIGHTS = ("validation_plain", "averaged_plain", "mean_similarity")
+_BEYOND = 1e15  # what no score, count or time reaches
 
 
 def write_report(
@@ -220,9 +225,14 @@ def checked_record(record: Any) -> dict[str, Any]:
     """
     if not isinstance(record, dict):
         raise ValueError("a trial is no object")
-    experiment = Experiment(**record["experiment"])
-    named = (record["key"], record["cell"]) == (experiment.key, experiment.cell)
-    if not named or not isinstance(experiment.seed, int):
+    where = str(record["key"])
+    try:
+        experiment = configuration.from_dict(
+            Experiment, record["experiment"], where=where, prefix="experiment."
+        )
+    except UserError as error:
+        raise ValueError(str(error)) from None
+    if (record["key"], record["cell"]) != (experiment.key, experiment.cell):
         raise ValueError(f"the key {record['key']} is not its experiment's, {experiment.key}")
     if not re.fullmatch("[0-9a-f]{6}", record["fingerprint"]):
         raise ValueError(f"{experiment.key} has the fingerprint {record['fingerprint']!r}")
@@ -233,7 +243,21 @@ def checked_record(record: Any) -> dict[str, Any]:
     for update, loss, plain in record["curve"]:
         if not all(isinstance(value, int | float) for value in (update, loss, plain)):
             raise ValueError(f"{experiment.key} has a learning curve without numbers")
+    _check_numbers(record)
     return record
+
+
+def _check_numbers(record: dict[str, Any]) -> None:
+    """Refuse what a report could not average, or would into a score that is no number."""
+    scores, valid = record.get("scores") or {}, record.get("valid_bleu") or {}
+    found = {f"score {name}": score["value"] for name, score in scores.items()}
+    found |= {f"valid_bleu {penalty}": value for penalty, value in valid.items()}
+    optional = (*_COUNTED, *_OF_WEIGHTS)
+    found |= {name: record[name] for name in optional if record.get(name) is not None}
+    for name, value in found.items():
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or not (name in _OF_WEIGHTS or abs(value) < _BEYOND):
+            raise ValueError(f"{record['key']} has the {name} {value!r}")
 
 
 # -- Trials that were run elsewhere -------------------------------------------------------------
