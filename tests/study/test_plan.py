@@ -1,5 +1,6 @@
 """Study files: every one loads, mirrors its tables completely, and names its mistakes."""
 
+import datetime
 import re
 from collections.abc import Callable
 from dataclasses import asdict, replace
@@ -171,9 +172,11 @@ def test_only_takes_keys_and_parts_and_brings_what_they_start_from() -> None:
         ("grids: [{paper: 4}]", "no cell of its tables is for one of its corpora"),
         ("grids: []", "at least one corpus and one grid"),
         ("seeds: many", "seeds must be a whole number, not 'many'"),
-        ("seeds: 0", "seeds must be at least 1, not 0"),
+        ("seeds: 0", "seeds must be 1 to 1,000, not 0"),
+        ("seeds: 1000000000000", "seeds must be 1 to 1,000, not 1000000000000"),
         ("scratch_settings: [1]", "scratch_settings must be a section of keys, not "),
-        ("grids: [{seeds: -1}]", r"grids\[1\].seeds must be at least 1, not -1"),
+        ("grids: [{seeds: -1}]", r"grids\[1\].seeds must be 1 to 1,000, not -1"),
+        ("grids: [{seeds: 1001}]", r"grids\[1\].seeds must be 1 to 1,000, not 1001"),
         ("grids: [{branches: [2], keep: [0]}]", r"grids\[1\].keep must be at least 1, not 0"),
         ("grids: [{branches: [1]}, {branches: []}]", r"grids\[2\].branches is empty"),
         (
@@ -233,6 +236,9 @@ def test_a_setting_that_is_none_and_a_study_that_is_none() -> None:
     with pytest.raises(
         UserError, match=r"settings: .*--train.warmupp; did you mean --train.warmup"
     ):
+        Bench(study=study, output=Path("out")).config(study.experiments(1)[0])
+    study.settings = {"train.warmup": datetime.date(2020, 1, 1)}  # as YAML reads 2020-01-01
+    with pytest.raises(UserError, match=r"settings: train\.warmup must be a whole number"):
         Bench(study=study, output=Path("out")).config(study.experiments(1)[0])
     with pytest.raises(UserError, match=r"no study .*; a study's file ends in \.yaml"):
         load_study(str(Path(__file__)))

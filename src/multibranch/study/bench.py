@@ -106,7 +106,7 @@ class Bench:
                 "remove it"
             )
         words = [
-            f"--{key}={value if isinstance(value, str) else json.dumps(value)}"
+            f"--{key}={value if isinstance(value, str) else json.dumps(value, default=str)}"
             for key, value in asked.items()
         ]
         try:

@@ -21,6 +21,7 @@ from multibranch.study.space import Search
 
 # Where study files are looked for: here, and in the clone that the package was installed from.
 PLACES = (Path("configs/studies"), Path(__file__).resolve().parents[3] / "configs" / "studies")
+SEEDS = 1000  # that a cell may have, from 1 on
 
 
 @dataclass
@@ -234,15 +235,14 @@ class Study:
                 raise UserError(
                     f"{self.path}: {name!r} must name one corpus, in letters and digits"
                 )
-        if self.seeds < 1:
-            raise UserError(f"{self.path}: seeds must be at least 1, not {self.seeds}")
+        _check_seeds(f"{self.path}: seeds", self.seeds)
         for number, grid in enumerate(self.grids, 1):
             where = f"{self.path}: grids[{number}]"
-            for name in ("seeds", "keep"):
-                value = getattr(grid, name)
-                for one in value if isinstance(value, list) else [value]:
-                    if one is not None and one < 1:
-                        raise UserError(f"{where}.{name} must be at least 1, not {one}")
+            if grid.seeds is not None:
+                _check_seeds(f"{where}.seeds", grid.seeds)
+            for keep in grid.keep:
+                if keep < 1:
+                    raise UserError(f"{where}.keep must be at least 1, not {keep}")
             if grid.paper is not None and grid.paper not in range(1, len(tables()) + 1):
                 raise UserError(f"{where}.paper: the paper has tables 1 to {len(tables())}")
             wrong = [start for start in grid.starts if start not in starts]
@@ -269,6 +269,11 @@ class Study:
                     "of the corpora: see their stands_for"
                 )
         return self
+
+
+def _check_seeds(where: str, seeds: int) -> None:
+    if not 1 <= seeds <= SEEDS:
+        raise UserError(f"{where} must be 1 to {SEEDS:,}, not {seeds}")
 
 
 def table(number: int) -> Table:

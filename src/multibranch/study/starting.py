@@ -12,13 +12,12 @@ from typing import Any
 from multibranch.errors import UserError
 from multibranch.study.bench import Bench
 from multibranch.study.experiment import Experiment
+from multibranch.study.plan import SEEDS
 from multibranch.study.space import Search
 from multibranch.study.telling import Tell
 from multibranch.study.trial import read_record
 from multibranch.study.worker import Work, work
 from multibranch.training import Config
-
-SEEDS = 1000  # that an experiment of a study may have, from 1 on
 
 
 @dataclass(frozen=True)
