@@ -179,6 +179,12 @@ def test_only_takes_keys_and_parts_and_brings_what_they_start_from() -> None:
         ("grids: [{seeds: 1001}]", r"grids\[1\].seeds must be 1 to 1,000, not 1001"),
         ("grids: [{branches: [2], keep: [0]}]", r"grids\[1\].keep must be at least 1, not 0"),
         ("grids: [{branches: [1]}, {branches: []}]", r"grids\[2\].branches is empty"),
+        ("grids: [{paper: 2, width_factor: .nan}]", r"grids\[1\].width_factor must be above 0"),
+        ("grids: [{paper: 2, hidden_factor: .inf}]", r"hidden_factor must be .* not inf"),
+        ("grids: [{paper: 2, branches: [2]}]", r"branches is for a grid that lists values, and"),
+        ("grids: [{paper: 2, keep: [1]}]", r"keep is for a grid that lists values, and this one"),
+        ("grids: [{branches: [2], width_factor: 0.5}]", "width_factor makes a table of the paper"),
+        ("search: {drop_branch: [0.1, 0.2, 0.3]}", "search.drop_branch: give from and to, not 3"),
         (
             "grids: [{branches: [1]}, {paper: 4}]",
             r"grids\[2\].paper: no cell of table 4 is for one",
@@ -228,6 +234,15 @@ def test_a_value_that_no_model_can_have_is_refused_before_anything_is_trained(
     assert line.startswith(f"multibranch study: {file}: ") and message in line
     assert "metric" in line or "penalties" in line or ": tiny." in line
     assert not list(tmp_path.glob("out/trials/*"))
+
+
+def test_no_layers_in_a_grid_are_not_those_of_the_papers_table() -> None:
+    study = load_study("table-2")
+    study.grids[0].encoder_layers = 0
+    one = study.experiments(seeds=1)[0]
+    assert (one.encoder_layers, one.decoder_layers) == (0, 6)
+    with pytest.raises(UserError, match="encoder_layers must be at least 1, not 0"):
+        Bench(study=study, output=Path("out")).check([one])
 
 
 def test_a_setting_that_is_none_and_a_study_that_is_none() -> None:

@@ -7,8 +7,9 @@ combination is one.
 
 import difflib
 import itertools
+import math
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal
@@ -22,6 +23,7 @@ from multibranch.study.space import Search
 # Where study files are looked for: here, and in the clone that the package was installed from.
 PLACES = (Path("configs/studies"), Path(__file__).resolve().parents[3] / "configs" / "studies")
 SEEDS = 1000  # that a cell may have, from 1 on
+_STARTS = ("scratch", "continued", "proximal", "pretrained")
 
 
 @dataclass
@@ -171,8 +173,8 @@ class Study:
                 hidden=round(cell.hidden * grid.hidden_factor),
                 ffn_branches=cell.ffn_branches,
                 heads=cell.heads,
-                encoder_layers=grid.encoder_layers or encoder,
-                decoder_layers=grid.decoder_layers or decoder,
+                encoder_layers=encoder if grid.encoder_layers is None else grid.encoder_layers,
+                decoder_layers=decoder if grid.decoder_layers is None else grid.decoder_layers,
                 drop_branch=0.3 if cell.drop_branch is None else cell.drop_branch,
                 drop_kind="head" if cell.drop_kind == "head" else "branch",
             )
@@ -226,7 +228,6 @@ class Study:
 
     def check(self) -> "Study":
         """Refuse what cannot be run, with the key to change; give back the study."""
-        starts = ("scratch", "continued", "proximal", "pretrained")
         names = [corpus.name for corpus in self.corpora]
         if not names or not self.grids:
             raise UserError(f"{self.path}: a study needs at least one corpus and one grid")
@@ -237,27 +238,7 @@ class Study:
                 )
         _check_seeds(f"{self.path}: seeds", self.seeds)
         for number, grid in enumerate(self.grids, 1):
-            where = f"{self.path}: grids[{number}]"
-            if grid.seeds is not None:
-                _check_seeds(f"{where}.seeds", grid.seeds)
-            for keep in grid.keep:
-                if keep < 1:
-                    raise UserError(f"{where}.keep must be at least 1, not {keep}")
-            if grid.paper is not None and grid.paper not in range(1, len(tables()) + 1):
-                raise UserError(f"{where}.paper: the paper has tables 1 to {len(tables())}")
-            wrong = [start for start in grid.starts if start not in starts]
-            if wrong:
-                raise UserError(f"{where}.starts: {wrong[0]!r} is none of {', '.join(starts)}")
-            for shape in grid.shapes:
-                if not re.fullmatch(r"\d+/\d+", shape):
-                    raise UserError(f"{where}.shapes: write d/d_h, as in 256/1024, not {shape!r}")
-            kinds = [kind for kind in grid.drop_kind if kind not in ("branch", "head")]
-            if kinds:
-                raise UserError(f"{where}.drop_kind: {kinds[0]!r} is neither branch nor head")
-            lists = ("starts", "branches", "ffn_branches", "drop_branch", "drop_kind", "r_drop")
-            for name in lists:
-                if not getattr(grid, name):
-                    raise UserError(f"{where}.{name} is empty: give at least one value")
+            _check_grid(f"{self.path}: grids[{number}]", grid)
         if self.search is not None:
             self.search.check(f"{self.path}: search")
         if not self.experiments(seeds=1):
@@ -269,6 +250,48 @@ class Study:
                     "of the corpora: see their stands_for"
                 )
         return self
+
+
+def _check_grid(where: str, grid: Grid) -> None:
+    if grid.seeds is not None:
+        _check_seeds(f"{where}.seeds", grid.seeds)
+    for keep in grid.keep:
+        if keep < 1:
+            raise UserError(f"{where}.keep must be at least 1, not {keep}")
+    if grid.paper is not None and grid.paper not in range(1, len(tables()) + 1):
+        raise UserError(f"{where}.paper: the paper has tables 1 to {len(tables())}")
+    for name in ("width_factor", "hidden_factor"):
+        configuration.check_range(
+            f"{where}.{name}", getattr(grid, name), (configuration.ABOVE_0, math.inf)
+        )
+    _check_kind(where, grid)
+    wrong = [start for start in grid.starts if start not in _STARTS]
+    if wrong:
+        raise UserError(f"{where}.starts: {wrong[0]!r} is none of {', '.join(_STARTS)}")
+    for shape in grid.shapes:
+        if not re.fullmatch(r"\d+/\d+", shape):
+            raise UserError(f"{where}.shapes: write d/d_h, as in 256/1024, not {shape!r}")
+    kinds = [kind for kind in grid.drop_kind if kind not in ("branch", "head")]
+    if kinds:
+        raise UserError(f"{where}.drop_kind: {kinds[0]!r} is neither branch nor head")
+    lists = ("starts", "branches", "ffn_branches", "drop_branch", "drop_kind", "r_drop")
+    for name in lists:
+        if not getattr(grid, name):
+            raise UserError(f"{where}.{name} is empty: give at least one value")
+
+
+def _check_kind(where: str, grid: Grid) -> None:
+    """Refuse a key of the other kind of grid, which would count for nothing."""
+    of_tables, of_both = {"width_factor", "hidden_factor"}, {"seeds", "paper"}
+    of_both |= {"encoder_layers", "decoder_layers"}
+    usual = Grid()
+    for one in fields(Grid):
+        here = grid.paper is None if one.name in of_tables else grid.paper is not None
+        if here and one.name not in of_both and getattr(grid, one.name) != getattr(usual, one.name):
+            what = "makes a table of the paper smaller, and this grid lists its own values"
+            if grid.paper is not None:
+                what = f"is for a grid that lists values, and this one is table {grid.paper}"
+            raise UserError(f"{where}.{one.name} {what}: remove it, or give it a grid of its own")
 
 
 def _check_seeds(where: str, seeds: int) -> None:

@@ -41,6 +41,8 @@ class Search:
             value = getattr(self, name)
             if value == []:
                 raise UserError(f"{where}.{name} is empty: give at least one value")
+            if name in ("drop_branch", "drop_ffn") and len(value) > 2:
+                raise UserError(f"{where}.{name}: give from and to, not {len(value)} rates")
             for one in value if isinstance(value, list) else [value]:
                 if not allowed(one):
                     raise UserError(f"{where}.{name}: {one} cannot be searched")
