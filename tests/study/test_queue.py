@@ -180,6 +180,13 @@ def test_a_storage_that_is_not_there_is_said_to_be(tmp_path: Path) -> None:
         open_storage("postgresql://nobody@localhost:1/none?connect_timeout=1")
 
 
+def test_an_at_in_a_password_is_to_be_written_otherwise_and_none_of_it_is_shown() -> None:
+    with pytest.raises(UserError, match="write %40 for an @ in the user or the password") as raised:
+        open_storage("postgresql://me:sec@ret@localhost:1/none?connect_timeout=1")
+    assert "sec" not in str(raised.value) and "ret" not in str(raised.value)
+    assert "postgresql://me@localhost:1/none" in str(raised.value)
+
+
 @pytest.mark.parametrize(
     ("url", "shown"),
     [

@@ -35,6 +35,11 @@ def open_storage(url: str) -> Any:
     """Optuna's storage at a URL; tables are made where there are none yet."""
     optuna = needed("optuna", install="optuna", purpose="A study's storage")
     optuna.logging.set_verbosity(optuna.logging.WARNING)
+    # What follows the first @ would be taken for the server, and shown as such.
+    if _file(url) is None and re.search(r"://[^@]*@[^/?]*@", url):
+        raise UserError(
+            f"--storage {without_password(url)}: write %40 for an @ in the user or the password"
+        )
     # postgresql://… would ask for psycopg2; the driver that comes with us is psycopg 3.
     for name in ("postgresql://", "postgres://"):
         if url.startswith(name):
