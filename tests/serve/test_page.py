@@ -160,6 +160,29 @@ def test_a_layer_that_the_other_side_does_not_have_gives_way_to_all(
     playwright.expect(maps).to_have_count(2)
 
 
+def test_branches_that_only_some_layers_have_are_shown_too(
+    tmp_path, save_model_directory, start, open_page
+):
+    from multibranch.serve.engine import Engine
+
+    save_model_directory(
+        tmp_path / "uneven", encoder_layers=2, decoder_layers=2, branches=[2, 2, 3, 2]
+    )
+    page = open_page(start(engine=Engine.load(tmp_path / "uneven", device="cpu")))
+    playwright.expect(page.locator("#model")).to_contain_text("2 to 3 branches")
+    page.locator("#source").fill(SENTENCE)
+    figures, maps = page.locator("#maps figure"), page.locator("#maps svg")
+    playwright.expect(maps).to_have_count(3)
+    playwright.expect(page.get_by_role("switch")).to_have_count(2)
+    page.get_by_role("button", name="Layer 2").click()
+    playwright.expect(maps).to_have_count(2)
+    playwright.expect(figures.last).to_have_text("Branch 3This layer does not have it.")
+    page.get_by_role("switch", name="Branch 2").click()  # leaves every layer its first alone
+    playwright.expect(maps).to_have_count(1)
+    playwright.expect(figures).to_have_count(2)
+    playwright.expect(figures.last).to_have_text("Branch 2Switched off.")
+
+
 def test_it_can_be_used_with_the_keyboard_alone(served, open_page):
     page = open_page(served)
     page.keyboard.type("Der Mann")

@@ -366,6 +366,7 @@ def _model(service: Service) -> ModelAnswer:
         source_language=settings.source,
         target_language=settings.target,
         branches=engine.branches,
+        layers=engine.layers,
         can_inspect=engine.model is not None,
         beam=service.beam,
         length_penalty=engine.options().length_penalty,

@@ -158,7 +158,12 @@ class ModelAnswer(BaseModel):
     source_language: str
     target_language: str
     branches: int = Field(
-        description="Branches that can be chosen, numbered from 1; 0 where they are folded."
+        description="Branches that can be chosen, numbered from 1: those that every layer has; 0 "
+        "where they are folded."
+    )
+    layers: list[int] = Field(
+        description="How many branches each layer has, the encoder's first; none where they are "
+        "folded."
     )
     can_inspect: bool
     beam: int = Field(description="The beam that is used unless another is asked for.")

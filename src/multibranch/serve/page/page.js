@@ -55,6 +55,8 @@ async function ask(path, body, signal) {
 
 const numbers = () => Array.from({ length: state.model.branches }, (_, number) => number + 1);
 const chosen = () => numbers().filter((number) => !state.off.has(number));
+// Some layers may have more than those that can be chosen.
+const drawable = () => [...new Set([...numbers(), ...state.seen.branches])].sort((one, other) => one - other);
 
 function later(delay = PAUSE) {
   clearTimeout(state.timer);
@@ -178,7 +180,7 @@ function showAttention() {
     showAttention();
   });
   const focused = document.activeElement?.dataset?.map; // drawn anew, a map must not lose the focus
-  byId("maps").replaceChildren(...numbers().map(figure));
+  byId("maps").replaceChildren(...drawable().map(figure));
   if (focused) byId("maps").querySelector(`[data-map="${Number(focused)}"]`)?.focus();
   point();
 }
@@ -256,7 +258,7 @@ function cellSize(wide) {
 
 function heatMap(number, weights) {
   const { rows, columns } = state.seen;
-  const beside = innerWidth > 760 ? Math.min(state.model.branches, 3) : 1; // as the style sheet has it
+  const beside = innerWidth > 760 ? Math.min(drawable().length, 3) : 1; // as the style sheet has it
   const wide = (byId("maps").clientWidth - 16 * (beside - 1)) / beside - 36;
   const cell = cellSize(wide), size = fontSize(cell);
   const left = room(rows, size), top = room(columns, size);
@@ -326,12 +328,17 @@ function point(number, weights, i = -1, j = -1) {
 
 // -- Beginning ------------------------------------------------------------------------------
 
+function counted(model) {
+  const most = Math.max(...model.layers), few = model.branches;
+  return `${few < most ? `${few} to ${most}` : most} branch${most > 1 ? "es" : ""}`;
+}
+
 async function begin() {
   try {
     const model = state.model = await ask("/model");
     byId("unlock").hidden = true;
     byId("model").textContent = `${model.source_language} → ${model.target_language} · `
-      + (model.branches ? `${model.branches} branch${model.branches > 1 ? "es" : ""}` : "CTranslate2");
+      + (model.branches ? counted(model) : "CTranslate2");
     makeSwitches();
     byId("source").lang = model.source_language;
     byId("target").lang = model.target_language;
