@@ -631,6 +631,25 @@ def test_comparisons_whose_writing_was_cut_off_are_made_again(tmp_path: Path) ->
     assert found.comparisons == {}
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"of": [], "found": []},
+        {"found": {"KEY": {}}},
+        {"of": {}, "found": {"KEY": 5}},
+        {"of": {}, "found": {"KEY": {"difference": 1}}},
+        {"of": {}, "found": {"KEY": {"difference": "x", "p_value": 0, "significant": True}}},
+    ],
+)
+def test_comparisons_edited_by_hand_are_made_again(tmp_path: Path, content: dict) -> None:
+    pytest.importorskip("optuna")
+    bench = Bench(study=load_study("multi30k-small"), output=tmp_path)
+    path = tmp_path / "significance-multi30k-small.json"
+    path.write_text(json.dumps(content))
+    found = from_storage(bench, f"sqlite:///{tmp_path}/study.db", lambda line: None)
+    assert found.comparisons == {}
+
+
 def test_where_no_trial_has_translations_nothing_is_said_to_be_tested(
     tmp_path: Path, results: Results
 ) -> None:

@@ -100,16 +100,11 @@ def from_storage(bench: Bench, url: str, tell: Tell) -> Results:
 
 def _comparisons(bench: Bench, records: list[dict[str, Any]], tell: Tell) -> dict[str, Any]:
     """Paired bootstraps of every trial against its references; computed once, then kept."""
-    cache, kept = bench.output / f"significance-{bench.study.name}.json", {}
-    with suppress(UserError):  # what is missing or damaged is computed again
-        kept = read_json(cache)
+    cache, known = bench.output / f"significance-{bench.study.name}.json", {}
     prints = {r["key"]: r["fingerprint"] for r in records}
-    before = kept.get("of", {})  # what was compared may have been run again, with other settings
-    known = {
-        name: found
-        for name, found in kept.get("found", {}).items()
-        if all(before.get(key) == prints.get(key) for key in name.split(" > "))
-    }
+    # What is missing or damaged is computed again.
+    with suppress(UserError, KeyError, TypeError, AttributeError):
+        known = _kept(read_json(cache), prints)
     files = {
         r["key"]: bench.output / "trials" / f"{r['key']}-{r['fingerprint']}" / HYPOTHESES
         for r in records
@@ -140,6 +135,23 @@ def _comparisons(bench: Bench, records: list[dict[str, Any]], tell: Tell) -> dic
         comparisons.compare(record["key"], other, record["experiment"]["corpus"], files)
     write_json(cache, {"of": prints, "found": comparisons.found})
     return comparisons.found
+
+
+def _kept(content: dict[str, Any], prints: dict[str, str]) -> dict[str, Any]:
+    """The comparisons kept that are still of the trials there are, by their fingerprints."""
+    before = content["of"]  # what was compared may have been run again, with other settings
+    known = {
+        name: found
+        for name, found in content["found"].items()
+        if all(before.get(key) == prints.get(key) for key in name.split(" > "))
+    }
+    for found in known.values():
+        if not isinstance(found["significant"], bool) or not isinstance(found["signature"], str):
+            raise TypeError
+        for number in (found["difference"], found["p_value"]):
+            if not isinstance(number, int | float):
+                raise TypeError
+    return known
 
 
 def _data(bench: Bench, record: dict[str, Any], tell: Tell) -> PreparedData | None:
