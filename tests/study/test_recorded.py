@@ -25,6 +25,7 @@ from multibranch.errors import UserError
 from multibranch.study import reporting
 from multibranch.study.bench import Bench
 from multibranch.study.plan import load_study
+from multibranch.study.trial import read_lines
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -184,7 +185,8 @@ def _recorded(file: Path, place: Path) -> Path:
         ("summary.json", lambda text: text[:-1], "summary.json is no JSON file"),
         ("trials.jsonl", lambda text: "5\n", "holds no recorded trials: a trial is no object"),
         ("trials.jsonl", lambda text: text.replace('"key"', '"kez"'), "it has no 'key'"),
-        ("trials.jsonl", lambda text: text.replace('"seed"', '"sead"'), "unexpected keyword"),
+        ("trials.jsonl", lambda text: text.replace('"seed"', '"sead"'), "mean experiment.seed?"),
+        ("trials.jsonl", lambda text: text + text.replace("3.0", "2.5"), "s1 twice, and"),
         (
             "trials.jsonl",
             lambda text: text.replace("1-16-16", "2-16-16", 1),
@@ -207,8 +209,26 @@ def _recorded(file: Path, place: Path) -> Path:
             "has translations that are no text",
         ),
         ("hypotheses.jsonl.gz", lambda data: gzip.compress(b""), "has 0 translations of"),
+        (
+            "hypotheses.jsonl.gz",
+            lambda data: data + gzip.compress(gzip.decompress(data).replace(b"one", b"two")),
+            "s1 has translations twice, and not alike",
+        ),
     ],
-    ids=["summary", "no object", "no key", "sead", "key", "folder", "cut", "17", "numbers", "none"],
+    ids=[
+        "summary",
+        "none",
+        "key",
+        "sead",
+        "twice",
+        "named",
+        "folder",
+        "cut",
+        "17",
+        "numbers",
+        "empty",
+        "texts-twice",
+    ],
 )
 def test_a_damaged_folder_of_trials_is_one_line_and_leaves_nothing(
     write_study: Callable[..., Path], tmp_path: Path, capsys, name: str, change, said: str
@@ -278,6 +298,10 @@ def test_an_import_says_how_far_it_is_and_scores_nothing_twice(
     lines.unlink()
     assert reporting.import_trials(bench, folder, url=url, tell=told.append) == (0, 1)
     assert lines.is_file()  # translations that were lost come back
+    other = json.dumps({"key": lines.parent.name.rpartition("-")[0], "lines": ["two"] * 20})
+    (folder / "hypotheses.jsonl.gz").write_bytes(gzip.compress(other.encode()))
+    assert reporting.import_trials(bench, folder, url=url, tell=told.append) == (0, 1)
+    assert read_lines(lines) == ["one"] * 20  # by which the trial was scored
 
 
 @pytest.mark.parametrize("wrong", [["--workers", "0"], ["--minutes", "-1"], ["--seeds", "0"]])

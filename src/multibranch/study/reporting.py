@@ -306,8 +306,11 @@ def import_trials(bench: Bench, folder: str | Path, *, url: str, tell: Tell) -> 
                     f"{folder} is damaged: {record['key']} has {counted(len(lines), 'translation')}"
                     f" of the test set's {counted(len(data.split('test')), 'sentence')}"
                 )
+        is_known = done.get(record["key"]) == record["fingerprint"]  # and scored by then
+        # What is known was scored and tested by its own translations: these may be of another run.
+        if data is not None and not (is_known and (target / HYPOTHESES).is_file()):
             write_lines(target / HYPOTHESES, lines)
-        if done.get(record["key"]) == record["fingerprint"]:  # and scored by then
+        if is_known:
             known += 1
             continue
         record = scored({**record, "study": bench.study.name}, target, data)
@@ -328,17 +331,21 @@ def read_trials(place: Path) -> tuple[list[dict[str, Any]], dict[str, list[str]]
     """The records of trials.jsonl and the translations of hypotheses.jsonl.gz."""
     try:
         lines = (place / "trials.jsonl").read_text(encoding="utf-8").splitlines()
-        records = [checked_record(json.loads(line)) for line in lines]
-        texts = {}
+        records: dict[str, dict[str, Any]] = {}
+        for record in (checked_record(json.loads(line)) for line in lines):
+            if records.setdefault(record["key"], record) != record:
+                raise ValueError(f"it has {record['key']} twice, and not alike")
+        texts: dict[str, list[str]] = {}
         with gzip.open(place / "hypotheses.jsonl.gz", "rt", encoding="utf-8") as file:
             for line in file:
                 one = json.loads(line)
                 if not all(isinstance(words, str) for words in one["lines"]):
                     raise ValueError(f"{one['key']} has translations that are no text")
-                texts[one["key"]] = one["lines"]
+                if texts.setdefault(one["key"], one["lines"]) != one["lines"]:
+                    raise ValueError(f"{one['key']} has translations twice, and not alike")
     except OSError as error:
         said = f"{error.filename}: {error.strerror}" if error.strerror else str(error)
         raise UserError(f"{place} holds no recorded trials: {said}") from None
     except (ValueError, KeyError, TypeError, EOFError, zlib.error) as error:
         raise UserError(f"{place} holds no recorded trials: {_said(error)}") from None
-    return records, texts
+    return list(records.values()), texts
