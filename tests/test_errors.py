@@ -7,7 +7,15 @@ from contextlib import suppress
 import pytest
 import torch
 
-from multibranch.errors import UserError, counted, interrupts_kept, is_out_of_memory, needed
+from multibranch.errors import (
+    STOPS,
+    Interrupted,
+    UserError,
+    counted,
+    interrupts_kept,
+    is_out_of_memory,
+    needed,
+)
 
 
 def test_a_package_that_is_there_is_given_back() -> None:
@@ -47,6 +55,20 @@ def test_an_interrupt_stays_one_where_a_library_swallows_it() -> None:
     with pytest.raises(KeyboardInterrupt), interrupts_kept(), suppress(KeyboardInterrupt):
         signal.raise_signal(signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.parametrize("number", STOPS)
+def test_it_stays_the_one_that_it_was(number: int) -> None:
+    def stop(number: int, frame: object) -> None:
+        raise Interrupted(number)
+
+    before = signal.signal(number, stop)
+    try:
+        with pytest.raises(Interrupted) as caught, interrupts_kept(), suppress(KeyboardInterrupt):
+            signal.raise_signal(number)
+    finally:
+        signal.signal(number, before)
+    assert caught.value.status == 128 + number
 
 
 def test_an_interrupt_that_is_only_noted_raises_nothing() -> None:

@@ -2,16 +2,18 @@
 
 That an optional package is missing is such an error, which `needed` raises. `is_out_of_memory` says
 which errors of Python and PyTorch mean too little memory. `Interrupted` is Ctrl-C or SIGTERM, and
-`interrupts_kept` lets no library make another error of Ctrl-C. `counted` is for numbers in
-messages.
+`interrupts_kept` lets no library make another error of them. `counted` is for numbers in messages.
 """
 
 import importlib
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType, ModuleType
+from typing import Any
+
+STOPS = (signal.SIGTERM, signal.SIGINT)
 
 
 class UserError(Exception):
@@ -60,35 +62,42 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 @contextmanager
 def interrupts_kept() -> Iterator[None]:
-    """Inside, Ctrl-C stays an interrupt, whatever a library makes of it: another error, or nothing.
+    """Inside, an interrupt stays one, whatever a library makes of it: another error, or nothing.
 
     PyTorch asks, as it makes a tensor of a file's bytes, what it was given, and takes an interrupt
     there for a no.
     """
-    before = signal.getsignal(signal.SIGINT)
-    if not callable(before) or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    interrupted = False
+    before = handlers()
+    interrupt: KeyboardInterrupt | None = None
 
     def note(number: int, frame: FrameType | None) -> None:
-        nonlocal interrupted
+        nonlocal interrupt
         try:
-            before(number, frame)
-        except KeyboardInterrupt:
-            interrupted = True
+            before[number](number, frame)
+        except KeyboardInterrupt as error:
+            interrupt = error
             raise
 
-    signal.signal(signal.SIGINT, note)
+    for number in before:
+        signal.signal(number, note)
     try:
         yield
     except BaseException:
-        if not interrupted:
+        if interrupt is None:
             raise
     finally:
-        signal.signal(signal.SIGINT, before)
-    if interrupted:
-        raise KeyboardInterrupt
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if interrupt is not None:
+        raise interrupt
+
+
+def handlers() -> dict[int, Callable[[int, FrameType | None], Any]]:
+    """What Python runs on Ctrl-C and on SIGTERM; only the main thread may put others in between."""
+    if threading.current_thread() is not threading.main_thread():
+        return {}
+    found = {number: signal.getsignal(number) for number in STOPS}
+    return {number: handler for number, handler in found.items() if callable(handler)}
 
 
 def counted(number: float, one: str, many: str | None = None) -> str:

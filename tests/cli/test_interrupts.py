@@ -1,5 +1,5 @@
-"""Ctrl-C while PyTorch is imported or weights are loaded: one line and 130, whatever becomes of
-the exception there. Once a result is in place it does nothing."""
+"""Ctrl-C and SIGTERM while PyTorch is imported or weights are loaded: one line and 130 or 143,
+whatever becomes of the exception there. Once a result is in place they do nothing."""
 
 import json
 import os
@@ -13,11 +13,13 @@ import pytest
 from multibranch import disk
 from multibranch.cli import main
 from multibranch.directory import load_model, save_model
+from multibranch.errors import STOPS
 from multibranch.nn import MultiBranchTransformer
 from multibranch.text import TextPipeline, TextSettings, WordCounter, learn_words
 
 SOURCE = Path(__file__).parents[2] / "src"
 INTERRUPT = "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n"
+TERMINATE = INTERRUPT.replace("SIGINT", "SIGTERM")
 SWALLOW = f"try:\n    exec({INTERRUPT!r})\nexcept BaseException:\n    pass\n"
 CHANGE = f"try:\n    exec({INTERRUPT!r})\nexcept BaseException:\n    raise ImportError('half')\n"
 
@@ -34,24 +36,27 @@ def interrupted(folder: Path, content: str) -> subprocess.CompletedProcess:
     )
 
 
-@pytest.mark.parametrize("content", [INTERRUPT, SWALLOW, CHANGE])
-def test_ctrl_c_in_an_import_is_one_line(tmp_path: Path, content: str) -> None:
+@pytest.mark.parametrize(
+    ("content", "status"), [(INTERRUPT, 130), (SWALLOW, 130), (CHANGE, 130), (TERMINATE, 143)]
+)
+def test_an_interrupt_in_an_import_is_one_line(tmp_path: Path, content: str, status: int) -> None:
     result = interrupted(tmp_path, content)
-    assert (result.returncode, result.stdout) == (130, "")
+    assert (result.returncode, result.stdout) == (status, "")
     assert result.stderr == "multibranch translate: interrupted\n"
 
 
-def test_ctrl_c_before_the_verb_runs_is_one_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("number", STOPS)
+def test_an_interrupt_before_the_verb_runs_is_one_line(
+    number: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def parser(verb: str | None) -> None:
-        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(number)
 
     monkeypatch.setattr("multibranch.cli._parser", parser)
-    before = signal.getsignal(signal.SIGINT)
-    assert main(["translate", "model"]) == 130
+    before = signal.getsignal(number)
+    assert main(["translate", "model"]) == 128 + number
     assert capsys.readouterr().err == "multibranch translate: interrupted\n"
-    assert signal.getsignal(signal.SIGINT) is before
+    assert signal.getsignal(number) is before
 
 
 LATE = "import atexit, os, signal, sys\nfrom multibranch.cli import main\n"
@@ -92,25 +97,27 @@ def model(tmp_path: Path) -> Path:
     return save_model(tmp_path / "model", MultiBranchTransformer(**sizes, branches=1), text)
 
 
-def test_ctrl_c_while_weights_are_loaded_is_not_told_as_a_damaged_file(
-    model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("number", STOPS)
+def test_an_interrupt_while_weights_are_loaded_is_not_told_as_a_damaged_file(
+    number: int, model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def load(path: Path) -> None:
         try:
-            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(number)
         except KeyboardInterrupt:  # as PyTorch does where it is asked for a tensor of some bytes
             raise ValueError("could not determine the shape of object") from None
 
     monkeypatch.setattr("multibranch.directory.load_file", load)
-    assert main(["translate", str(model)]) == 130
+    assert main(["translate", str(model)]) == 128 + number
     assert capsys.readouterr() == ("", "multibranch translate: interrupted\n")
 
 
-@pytest.mark.parametrize(("late", "status"), [(True, 0), (False, 130)])
-def test_ctrl_c_comes_too_late_once_a_branched_model_is_in_place(
+@pytest.mark.parametrize("number", STOPS)
+@pytest.mark.parametrize("late", [True, False])
+def test_an_interrupt_comes_too_late_once_a_branched_model_is_in_place(
     model: Path,
     late: bool,
-    status: int,
+    number: int,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -120,11 +127,11 @@ def test_ctrl_c_comes_too_late_once_a_branched_model_is_in_place(
     def interrupted(new: Path, folder: Path) -> None:
         if late:
             exchange(new, folder)
-        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(number)
 
     monkeypatch.setattr(disk, "exchange", interrupted)
     words = ["branch", str(model), "--branches", "3", "--output", str(output), "--json"]
-    assert main(words) == status
+    assert main(words) == (0 if late else 128 + number)
     out, error = capsys.readouterr()
     if late:
         assert (json.loads(out)["model"], error) == (str(output), "")
@@ -132,3 +139,16 @@ def test_ctrl_c_comes_too_late_once_a_branched_model_is_in_place(
     else:
         assert (out, error) == ("", "multibranch branch: interrupted\n")
         assert not output.parent.exists()
+
+
+@pytest.mark.parametrize("number", STOPS)
+def test_an_interrupt_while_a_built_in_corpus_is_prepared_leaves_nothing(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*words: object, **more: object) -> None:
+        assert list((tmp_path / "demo").glob(".corpus.text-*"))
+        signal.raise_signal(number)
+
+    monkeypatch.setattr("multibranch.data.builtin.prepared.prepare", interrupted)
+    assert main(["demo", "--output", str(tmp_path / "demo")]) == 128 + number
+    assert list(tmp_path.iterdir()) == []

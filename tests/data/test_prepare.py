@@ -537,7 +537,11 @@ def test_the_list_of_recipes_shows_sizes_licence_and_home(
     assert len(json.loads(capsys.readouterr().out)) == 11
 
 
-def test_ctrl_c_leaves_nothing_that_looks_finished(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("kill", [os.kill, os.killpg])
+def test_an_interrupt_leaves_nothing_that_looks_finished(
+    kill: Callable[[int, int], None], number: int, tmp_path: Path
+) -> None:
     words = corpus(tmp_path, train=60_000)
     process = subprocess.Popen(
         [sys.executable, "-m", "multibranch", "prepare", *words, "--output", str(tmp_path / "out")],
@@ -549,21 +553,23 @@ def test_ctrl_c_leaves_nothing_that_looks_finished(tmp_path: Path) -> None:
     while not list(tmp_path.glob(".out.partial-*/train.source.words")):
         assert time.monotonic() < deadline and process.poll() is None
         time.sleep(0.01)
-    os.killpg(process.pid, signal.SIGINT)
+    kill(process.pid, number)
     _, error = process.communicate(timeout=60)
-    assert process.returncode == 130
+    assert process.returncode == 128 + number
     assert error.splitlines()[-1] == "multibranch prepare: interrupted"
     assert "Traceback" not in error
     assert left(tmp_path) == []
 
 
-def test_ctrl_c_is_not_lost_while_workers_start(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_an_interrupt_is_not_lost_while_workers_start(name: str, tmp_path: Path) -> None:
     """An interrupt that falls into a hook that Python runs at a fork would be."""
     script = tmp_path / "script.py"
     script.write_text(
         "import os, signal\n"
         "from multibranch.data.workers import map_lots\n"
-        "os.register_at_fork(after_in_parent=lambda: signal.raise_signal(signal.SIGINT))\n"
+        f"signal.signal(signal.{name}, signal.default_int_handler)\n"
+        f"os.register_at_fork(after_in_parent=lambda: signal.raise_signal(signal.{name}))\n"
         "try:\n"
         "    print(list(map_lots(str, range(50), jobs=2)))\n"
         "except KeyboardInterrupt:\n"

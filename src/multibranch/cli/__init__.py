@@ -14,7 +14,7 @@ from typing import NoReturn
 
 from multibranch import __version__
 from multibranch.cli.formatting import HelpFormatter
-from multibranch.cli.interrupts import STATUS, ignore_interrupts, import_interruptible
+from multibranch.cli.interrupts import STATUS, ignore_interrupts, interruptible
 from multibranch.errors import Interrupted, UserError, is_out_of_memory
 
 VERBS = {
@@ -36,15 +36,16 @@ VERBS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one verb; give back the exit status (0 done, 2 wrong input, 130 interrupted by Ctrl-C).
+    """Run one verb; give back the exit status.
 
-    Without arguments it is the command itself, which ends with the verb: once that is done, Ctrl-C
-    does nothing. After an interrupt another one still ends what is left of it.
+    It is 0 where it is done, 2 where the input is wrong, 130 after Ctrl-C and 143 after SIGTERM,
+    which clean up alike. Without arguments it is the command itself, which ends with the verb: once
+    that is done, Ctrl-C does nothing. After an interrupt another one still ends what is left of it.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     verb = next((word for word in words if word in VERBS), None)
     answer = f"multibranch {verb}: interrupted" if verb else "multibranch: interrupted"
-    with import_interruptible(answer):
+    with interruptible(answer):
         try:
             status = _run(words, verb)
             if arguments is None:

@@ -1,4 +1,4 @@
-"""Ctrl-C, also while PyTorch is imported, and when all is done but for the telling."""
+"""Ctrl-C and SIGTERM, also while PyTorch is imported, and when all is done but for the telling."""
 
 import os
 import signal
@@ -6,58 +6,66 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 
-STATUS = 130  # as of a program that SIGINT killed
+from multibranch.errors import Interrupted, handlers
+
+STATUS = 128 + signal.SIGINT  # as of a program that SIGINT killed
 
 
 @contextmanager
-def import_interruptible(answer: str) -> Iterator[None]:
-    """Inside this context Ctrl-C in the midst of PyTorch's import prints `answer` and ends it all.
+def interruptible(answer: str) -> Iterator[None]:
+    """Inside this context SIGTERM raises as Ctrl-C does, so that what was begun is cleaned up.
 
-    The exception that Ctrl-C raises elsewhere would be lost there: what PyTorch runs when it is
-    imported swallows it, or makes other errors of it. Nothing of ours that writes files has begun
-    by then, so that there is nothing to clean up.
+    In the midst of PyTorch's import both print `answer` and end it all. The exception would be lost
+    there: what PyTorch runs when it is imported swallows it, or makes other errors of it. Nothing
+    of ours that writes files has begun by then, so that there is nothing to clean up.
     """
 
     def stop(number: int, frame: FrameType | None) -> None:
         if _importing_torch(frame):
             os.write(2, f"{answer}\n".encode())
-            os._exit(STATUS)
-        signal.default_int_handler(number, frame)
+            os._exit(128 + number)
+        raise Interrupted(number)
 
-    # Whoever starts us may have chosen to ignore it; only the main thread may say what it does.
-    usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    if not usual or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    signal.signal(signal.SIGINT, stop)
+    # Whoever starts us may have chosen to ignore them; only the main thread may say what they do.
+    usual: dict[int, Any] = {
+        signal.SIGINT: signal.default_int_handler,
+        signal.SIGTERM: signal.SIG_DFL,
+    }
+    if threading.current_thread() is threading.main_thread():
+        before = {n: usual[n] for n in usual if signal.getsignal(n) is usual[n]}
+    else:
+        before = {}
+    for number in before:
+        signal.signal(number, stop)
     try:
         yield
     finally:
-        if signal.getsignal(signal.SIGINT) is stop:  # and is not to be ignored from now on
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+        for number, handler in before.items():
+            if signal.getsignal(number) is stop:  # and is not to be ignored from now on
+                signal.signal(number, handler)
 
 
 @contextmanager
 def uninterruptible_once(done: Callable[[], bool]) -> Iterator[None]:
-    """Inside this context Ctrl-C does nothing any more once `done` says that the work is done.
+    """Inside this context an interrupt does nothing once `done` says that the work is done.
 
     Else a verb would say that it was interrupted while its result is there, whole.
     """
-    before = signal.getsignal(signal.SIGINT)
-    if not callable(before) or threading.current_thread() is not threading.main_thread():
-        yield
-        return
+    before = handlers()
 
     def stop(number: int, frame: FrameType | None) -> None:
         if not done():
-            before(number, frame)
+            before[number](number, frame)
 
-    signal.signal(signal.SIGINT, stop)
+    for number in before:
+        signal.signal(number, stop)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def ignore_interrupts() -> None:

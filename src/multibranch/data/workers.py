@@ -6,14 +6,13 @@ import multiprocessing
 import os
 import signal
 import sys
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from multibranch.errors import UserError
+from multibranch.errors import UserError, handlers
 
 Given = TypeVar("Given")
 Made = TypeVar("Made")
@@ -47,7 +46,7 @@ def map_lots(
     try:
         waiting: collections.deque[Future[Made]] = collections.deque()
         for lot in itertools.chain(first, lots):
-            with _ctrl_c_held_back():  # this forks
+            with _interrupts_held_back():  # this forks
                 waiting.append(pool.submit(_call, lot))
             if len(waiting) >= 3 * jobs:
                 yield waiting.popleft().result()
@@ -63,22 +62,22 @@ def map_lots(
 
 
 @contextmanager
-def _ctrl_c_held_back() -> Iterator[None]:
-    """Let Ctrl-C wait for the end of the block.
+def _interrupts_held_back() -> Iterator[None]:
+    """Let Ctrl-C and SIGTERM wait for the end of the block.
 
     Python runs hooks when a process forks, and an interrupt that falls into one of them is lost.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread is interrupted
-        return
     came: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
+    before = handlers()
+    for number in before:
+        signal.signal(number, lambda number, frame: came.append(number))
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
     if came:
-        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(came[0])
 
 
 _function: Callable[[Any], Any]
@@ -89,6 +88,7 @@ def _start(function: Callable[[Any], Any]) -> None:
     _function = function
     # Ctrl-C reaches every process of the terminal; the parent decides what happens then.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # with nothing of its own to clean up
 
 
 def _call(lot: Any) -> Any:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from multibranch.errors import Interrupted
+from multibranch.errors import STOPS, Interrupted
 
 
 def end_of(minutes: float | None) -> float | None:
@@ -42,7 +42,7 @@ def terminable(end: float | None = None) -> Iterator[None]:
         signal.pthread_kill(main, signal.SIGTERM)
 
     timer = None if end is None else threading.Timer(end - time.monotonic(), time_is_up)
-    before = [(n, signal.signal(n, stop)) for n in (signal.SIGTERM, signal.SIGINT)]
+    before = [(number, signal.signal(number, stop)) for number in STOPS]
     try:
         if timer is not None:
             timer.daemon = True

@@ -7,9 +7,7 @@ import time
 from types import FrameType
 from typing import Any, NamedTuple
 
-from multibranch.errors import Interrupted
-
-STOPS = (signal.SIGTERM, signal.SIGINT)
+from multibranch.errors import STOPS, Interrupted
 
 # One Ctrl-C may come twice, from the terminal and from a launcher: only later ones insist.
 GRACE = 1.0  # seconds
