@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from multibranch.data import PackedBatch, PackedBatches, PaddedBatches, PairStore
+from multibranch.data.batches import UNFILLED
 from multibranch.data.layout import shuffled
 from multibranch.text import WordCounter, learn_bpe
 from multibranch.text.special import BOS, EOS, PAD
@@ -83,6 +84,22 @@ def test_packed_batches_hold_the_pairs_of_the_store() -> None:
     assert len(batches) > 20
     for batch in batches:
         check_packed(batches, batch)
+
+
+@pytest.mark.parametrize("source_tokens", [None, 1 << 30])
+def test_a_budget_that_the_corpus_cannot_fill_is_not_allocated(source_tokens: int | None) -> None:
+    store = corpus(4000)
+    batches = PackedBatches(store, tokens=1 << 30, source_tokens=source_tokens)
+    assert len(batches) == 1
+    assert batches.tokens == store.target_lengths.sum() > UNFILLED
+    assert batches.source_tokens == store.source_lengths.sum()
+    assert 4000 <= batches.sequences < 8000
+    check_packed(batches, batches.batch(0))
+    assert sorted(everything(batches)) == list(range(4000))
+
+
+def test_the_shape_of_a_budget_of_usual_size_is_what_was_asked_for() -> None:
+    assert PackedBatches(corpus(50), tokens=UNFILLED).tokens == UNFILLED
 
 
 def test_padded_batches_hold_the_pairs_of_the_store() -> None:

@@ -22,6 +22,10 @@ from multibranch.text.special import BOS, PAD
 
 IN_MEMORY = 256 << 20  # bytes of ids a side up to which a store is copied into memory
 
+# Positions a side that a batch may have though the corpus cannot fill them. The draws of dropout
+# follow a batch's shape, which up to here is what was asked for.
+UNFILLED = 1 << 15
+
 # What happens to pairs over the limits: "keep" raises the budgets until the longest pair fits.
 TooLong = Literal["drop", "truncate", "keep"]
 
@@ -131,7 +135,8 @@ class PackedBatches(_Batches[PackedBatch]):
 
     ``tokens`` is the number of target positions of a batch. ``source_tokens`` and ``sequences``
     are chosen from the corpus's lengths where they are not given: a little above what a full batch
-    of targets brings along, so that the targets are what fills a batch.
+    of targets brings along, so that the targets are what fills a batch. Budgets far above what the
+    whole corpus holds are lowered to that.
 
     Pairs longer than ``max_length`` or a budget are dropped or truncated (keeping the
     end-of-sentence), as ``too_long`` says, and counted in ``report``; with ``too_long="keep"``,
@@ -166,6 +171,8 @@ class PackedBatches(_Batches[PackedBatch]):
             shuffle=shuffle,
             too_long=too_long,
         )
+        self.tokens = _fillable(self.tokens, self._target.lengths[self._usable])
+        self.source_tokens = _fillable(self.source_tokens, self._source.lengths[self._usable])
         self.sequences = sequences or min(
             layout.sequence_budget(self._source.lengths[self._usable], self.source_tokens),
             layout.sequence_budget(self._target.lengths[self._usable], self.tokens),
@@ -341,6 +348,11 @@ def _budgets(
     if keep:
         source_tokens = max(source_tokens, _longest(source))
     return tokens, source_tokens, min(max_length, source_tokens), target_limit
+
+
+def _fillable(budget: int, lengths: np.ndarray) -> int:
+    """A budget, or less where sequences of these lengths cannot fill it."""
+    return min(budget, max(UNFILLED, int(lengths.sum(dtype=np.int64))))
 
 
 def _fill_row(row: torch.Tensor, ids: np.ndarray) -> None:
