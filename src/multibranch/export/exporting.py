@@ -14,9 +14,9 @@ from multibranch.directory import (
 )
 from multibranch.errors import UserError, needed
 from multibranch.export.ctranslate2 import POSITIONS, check_quantization, export_ctranslate2
-from multibranch.export.engine import check_options
 from multibranch.export.folder import Tell, check_output, read_description, untold
 from multibranch.export.onnx import export_onnx
+from multibranch.export.opening import check_options
 
 FORMATS = ("ctranslate2", "onnx")
 _CLASSIFIER = "ForSequenceClassification"
