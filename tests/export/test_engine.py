@@ -119,6 +119,27 @@ def test_what_is_searched_again_keeps_to_the_batches(engine, ours, sentences, mo
     assert [one.ids for [one] in found] == [one.ids for [one] in ours.generate(sentences, **how)]
 
 
+def test_a_batch_has_no_more_rows_than_ours(engine, sentences, monkeypatch):
+    wanted = engine.generate(sentences, beam=2)
+    monkeypatch.setattr("multibranch.export.engine.MOST_ROWS", 4)
+    translate, sizes = engine.engine.translate_batch, []
+
+    class Watched:
+        def __getattr__(self, name: str):
+            return getattr(real, name)
+
+        def translate_batch(self, sources, *given, **settings):
+            sizes.append(len(sources))
+            return translate(sources, *given, **settings)
+
+    real = engine.engine
+    monkeypatch.setattr(engine, "engine", Watched())
+    assert [one.ids for [one] in engine.generate(sentences, beam=2)] == [
+        one.ids for [one] in wanted
+    ]
+    assert max(sizes) == 2
+
+
 def test_prefixes_are_kept_and_scored(engine, ours, sentences, same):
     prefixes = ["", "der Hund", "kalt", *[""] * (len(sentences) - 3)]
     how = {"beam": 4, "prefixes": prefixes, "tokenised": True}
@@ -237,6 +258,7 @@ def test_options_that_mean_something_else_are_refused(engine, how, match):
 @pytest.mark.parametrize(
     ("how", "match"),
     [
+        ({"beam": 1_000_000}, "takes a beam of at most 16,384, not 1,000,000"),
         ({"branches": [0]}, "folded into heads.*--engine torch"),
         ({"precision": "bfloat16"}, "--quantization"),
         ({"cuda_graphs": True}, "CUDA graphs"),

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from multibranch.decoding import Hypothesis, SearchOptions, Translator
-from multibranch.decoding.generate import batches
+from multibranch.decoding.generate import MOST_ROWS, batches
 from multibranch.decoding.translator import as_paths, unused_ids
 from multibranch.errors import UserError
 from multibranch.export.folder import vocabulary
@@ -208,7 +208,7 @@ class CTranslate2Engine(Translator):
         tokens = batch_tokens or max(64, BATCH_TOKENS * 5 // max(5, options.beam))
         lengths = [len(sentence.source) + 1 for sentence in sentences]
         begun: deque[tuple[list[int], Callable[[], list[list[_Found]]]]] = deque()
-        for members in batches(lengths, tokens):
+        for members in batches(lengths, tokens, most=MOST_ROWS // options.beam):
             lot = [sentences[member] for member in members]
             limit = max(sentence.limit for sentence in lot) + more
             begun.append((members, self._submit(lot, options, forbid=forbid, limit=limit)))

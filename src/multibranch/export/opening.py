@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from multibranch.decoding import SearchOptions
+from multibranch.decoding.generate import MOST_ROWS
 from multibranch.decoding.options import read_options
 from multibranch.directory import EXPORTED
 from multibranch.errors import UserError, needed
@@ -59,6 +60,11 @@ def check_options(options: SearchOptions) -> None:
         raise UserError(
             "the repetition penalty of the engine ctranslate2 is another one than ours: use "
             "--engine torch, or --no-repeat-ngram"
+        )
+    if options.beam > MOST_ROWS:
+        raise UserError(
+            f"the engine ctranslate2 takes a beam of at most {MOST_ROWS:,}, not {options.beam:,}: "
+            "beyond, it is killed where memory runs out"
         )
 
 
