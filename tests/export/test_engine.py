@@ -227,6 +227,18 @@ def test_lines_longer_than_the_positions_are_refused(tmp_path, text, trained):
         engine.translate([" ".join(["rot"] * 16)])
 
 
+@pytest.mark.parametrize("how", [{}, {"prefixes": ["rot " * 20], "tokenised": True}])
+def test_fewer_positions_than_the_description_says_is_one_clear_error(tmp_path, text, trained, how):
+    folder = export_ctranslate2(trained, text, tmp_path / "out", positions=16)
+    description = folder / "multibranch.json"
+    said = json.loads(description.read_text())
+    description.write_text(json.dumps({**said, "positions": 64}))
+    engine = CTranslate2Engine.load(folder, threads=1)
+    lines = ["rot " * (5 if how else 20)]
+    with pytest.raises(UserError, match=r"fewer positions than its multibranch\.json says"):
+        engine.translate(lines, max_length=30, beam=2, **how)
+
+
 def test_every_position_is_right_up_to_the_last(tmp_path, text, make_model, same):
     model = make_model(text, positions="learned", max_length=6)
     folder = export_ctranslate2(model, text, tmp_path / "out", positions=30)
@@ -246,6 +258,7 @@ def test_every_position_is_right_up_to_the_last(tmp_path, text, make_model, same
         ({"sample": True}, "--engine torch for --sample"),
         ({"repetition_penalty": 1.2}, "repetition penalty"),
         ({"beam": 0}, "beam must be at least 1"),
+        ({"beam": 1_000_000}, "takes a beam of at most 16,384, not 1,000,000"),
         ({"n_best": 9}, "cannot give the 9 best"),
         ({"bean": 3}, "no option 'bean'"),
     ],
@@ -258,7 +271,6 @@ def test_options_that_mean_something_else_are_refused(engine, how, match):
 @pytest.mark.parametrize(
     ("how", "match"),
     [
-        ({"beam": 1_000_000}, "takes a beam of at most 16,384, not 1,000,000"),
         ({"branches": [0]}, "folded into heads.*--engine torch"),
         ({"precision": "bfloat16"}, "--quantization"),
         ({"cuda_graphs": True}, "CUDA graphs"),

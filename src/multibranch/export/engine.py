@@ -14,6 +14,7 @@ ours (2·beam candidates, ended ones set aside, done when `beam` have ended) but
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ import torch
 from multibranch.decoding import Hypothesis, SearchOptions, Translator
 from multibranch.decoding.generate import MOST_ROWS, batches
 from multibranch.decoding.translator import as_paths, unused_ids
+from multibranch.directory import EXPORTED
 from multibranch.errors import UserError
 from multibranch.export.folder import vocabulary
 from multibranch.export.opening import (
@@ -240,7 +242,12 @@ class CTranslate2Engine(Translator):
             min_decoding_length=min(options.min_length, max(1, limit)),
             return_scores=True,
         )
-        return lambda: [_found(one.result()) for one in pending]
+
+        def wait() -> list[list[_Found]]:
+            with _damage_told():
+                return [_found(one.result()) for one in pending]
+
+        return wait
 
     def _in_doubt(self, sentence: _Sentence, results: list[_Found], options: SearchOptions) -> bool:
         """Whether our search would have gone another way."""
@@ -292,13 +299,14 @@ class CTranslate2Engine(Translator):
             allowed = [o for o in several if not self._has_forbidden(o, sentence, options)]
             cut = {tuple(one.tokens[: sentence.limit]) for one in allowed}
             distinct += [(member, tokens) for tokens in sorted(cut)]
-        scores = self.engine.score_batch(
-            [sentences[member].source for member, _ in distinct],
-            [list(tokens) for _, tokens in distinct],
-            max_batch_size=BATCH_TOKENS,
-            batch_type="tokens",
-            max_input_length=0,
-        )
+        with _damage_told():
+            scores = self.engine.score_batch(
+                [sentences[member].source for member, _ in distinct],
+                [list(tokens) for _, tokens in distinct],
+                max_batch_size=BATCH_TOKENS,
+                batch_type="tokens",
+                max_input_length=0,
+            )
         scored: dict[int, list[_Found]] = {member: [] for member, _ in results}
         for (member, tokens), scoring in zip(distinct, scores):
             score = sum(scoring.log_probs) / (len(tokens) + 1) ** options.length_penalty
@@ -307,6 +315,20 @@ class CTranslate2Engine(Translator):
             (member, sorted(several, key=lambda one: -one.score))
             for member, several in scored.items()
         ]
+
+
+@contextmanager
+def _damage_told() -> Iterator[None]:
+    """Inside, that the model has fewer positions than its description says is a UserError."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "position encodings" not in str(error):
+            raise
+        raise UserError(
+            f"the exported model has fewer positions than its {EXPORTED} says (CTranslate2: "
+            f"{error}): export the model again, with more --positions"
+        ) from None
 
 
 def _found(result: Any) -> list[_Found]:
