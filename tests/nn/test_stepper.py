@@ -66,6 +66,34 @@ def test_stepper_computes_what_the_model_computes(changes, products):
         theirs.reorder(beams)
 
 
+@pytest.mark.parametrize("products", [True, False])
+@torch.inference_mode()
+def test_a_source_that_is_all_padding_is_read_as_the_model_reads_it(products):
+    torch.manual_seed(0)
+    model = small_model()
+    stepper = Stepper(model, products=products)
+    source = padded_sources(3, 0, 2)
+    ours, theirs = stepper.start(stepper.encode(source)), model.start(model.encode(source))
+    for _ in range(3):
+        ids = torch.randint(4, 24, (3, 1))
+        logits = stepper.step(ids, ours)
+        assert bool(logits.isfinite().all())
+        torch.testing.assert_close(logits, model.step(ids, theirs))
+
+
+@pytest.mark.parametrize("width", [32, 16])  # of heads whose keys are kept in eight bits, or not
+@torch.inference_mode()
+def test_eight_bits_read_a_source_that_is_all_padding_as_one_more_sentence(width):
+    torch.manual_seed(0)
+    model = small_model(width=width).float()
+    stepper = Stepper(model, int8=True)
+    source = padded_sources(3, 0, 2)
+    ours, theirs = stepper.start(stepper.encode(source)), model.start(model.encode(source))
+    ids = torch.randint(4, 24, (3, 1))
+    away = (stepper.step(ids, ours) - model.step(ids, theirs)).abs().amax((1, 2))
+    assert away[1] < 2 * max(away[0], away[2])
+
+
 @settings(deadline=None, max_examples=40)
 @given(st.data())
 @torch.inference_mode()

@@ -95,10 +95,17 @@ class Stepper:
 
     def start(self, memory: Memory, *, beam: int = 1, room: Room | None = None) -> DecoderCache:
         """A cache for decoding from `memory` with `beam` rows a sentence; memory from `room`."""
-        layers = [block.start(memory.states, room) for block in self._decoder]
         b, s = memory.padding.shape
+        seen_places = ~memory.padding
+        # Of a sentence that is all padding nothing is attended: zeros, as PyTorch's kernel has it.
+        blank = memory.padding.all(1) if self.products else None
+        if blank is not None and bool(blank.any()):
+            seen_places |= blank[:, None]  # a softmax of −∞ alone is NaN
+        else:
+            blank = None
+        layers = [block.start(memory.states, room, blank) for block in self._decoder]
         mask = memory.states.new_full((b, padded(s)), float("-inf"))
-        mask[:, :s].masked_fill_(~memory.padding, 0.0)
+        mask[:, :s].masked_fill_(seen_places, 0.0)
         # Elsewhere the mask is as long as the source, but its rows lie aligned: GPU kernels would
         # otherwise copy it first.
         seen = mask.shape[1] if self.products else s
@@ -174,15 +181,19 @@ class _DecoderBlock:
         self.cross_out = _outer(block.cross_attention, make)
         self.feed_forward = _FeedForward(block.feed_forward, make)
 
-    def start(self, memory: Tensor, room: Room | None) -> LayerCache:
-        """What to remember of memory (b, s, d)."""
-        key, value = self.project(memory).transpose(1, 3).unbind(2)  # (b, h, s, w) each
+    def start(self, memory: Tensor, room: Room | None, blank: Tensor | None) -> LayerCache:
+        """What to remember of memory (b, s, d); zeros of the sentences that `blank` (b,) marks."""
+        projected = self.project(memory, blank)
+        key, value = projected.transpose(1, 3).unbind(2)  # (b, h, s, w) each
         return LayerCache(key, value, transposed=self.products, room=room)
 
-    def project(self, memory: Tensor) -> Tensor:
-        """The keys and values of memory (b, s, d), (b, s, 2, h, w)."""
+    def project(self, memory: Tensor, blank: Tensor | None) -> Tensor:
+        """The keys and values of memory (b, s, d), (b, s, 2, h, w); zeros where `blank` (b,) is."""
         b, s, _ = memory.shape
-        return self.memory(memory.flatten(0, 1)).view(b, s, 2, self.heads, self.head_width)
+        projected = self.memory(memory.flatten(0, 1)).view(b, s, 2, self.heads, self.head_width)
+        if blank is not None:
+            projected[blank] = 0
+        return projected
 
     def step(self, states: Tensor, layer: LayerCache, cache: DecoderCache) -> Tensor:
         shape = (cache.sentences, cache.open)
@@ -232,8 +243,8 @@ class _Int8DecoderBlock(_DecoderBlock):
         widths = {int(block.attention.head_width) for block in blocks}  # type: ignore[union-attr,arg-type]
         return int8_attention.library() is not None and all(width % 16 == 0 for width in widths)
 
-    def start(self, memory: Tensor, room: Room | None) -> LayerCache:
-        return Int8LayerCache(self.project(memory), room=room)
+    def start(self, memory: Tensor, room: Room | None, blank: Tensor | None) -> LayerCache:
+        return Int8LayerCache(self.project(memory, blank), room=room)
 
     def step(self, states: Tensor, layer: LayerCache, cache: DecoderCache) -> Tensor:
         if self.whole is None:
