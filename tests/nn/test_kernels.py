@@ -10,12 +10,14 @@ import math
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from multibranch.nn import kernels
 from multibranch.nn.kernels import (
@@ -262,6 +264,30 @@ def test_triton_operators_keep_pytorchs_rules() -> None:
     torch.library.opcheck(
         torch.ops.multibranch.cross_attention, (q, kv, *intervals, None, 0.2, seed)
     )
+
+
+@pytest.mark.usefixtures("triton")
+def test_triton_refuses_a_second_derivative_that_products_have() -> None:
+    segments = segments_of([5, 3], 2)
+
+    def penalty(states: Tensor, attend: Callable[[Tensor], Tensor]) -> Tensor:
+        output = attend(states)
+        (gradient,) = torch.autograd.grad(output.square().sum(), states, create_graph=True)
+        return output.sum() + gradient.square().sum()
+
+    def of_self(qkv: Tensor) -> Tensor:
+        return packed_self_attention(qkv, segments)
+
+    def of_cross(q: Tensor) -> Tensor:
+        return packed_cross_attention(q, random(10, 2, 2, 16), segments, segments)
+
+    for attend, shape in ((of_self, (10, 3, 2, 16)), (of_cross, (10, 2, 16))):
+        states = random(*shape).requires_grad_()
+        with pytest.raises(RuntimeError, match="this attention has no second derivative"):
+            penalty(states, attend)
+        with use_reference(), sdpa_kernel(SDPBackend.MATH):
+            (found,) = torch.autograd.grad(penalty(states, attend), states)
+        assert found.isfinite().all()
 
 
 @pytest.mark.usefixtures("triton")

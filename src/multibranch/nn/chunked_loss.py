@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from multibranch.nn.linear import linear, weight_gradient
+from multibranch.nn.plainly import IN_REFERENCE, refuse_second_derivative
 
 _CHUNK = 2**20  # logits at a time
 _FEWEST = 64  # rows that a product is still fast for
@@ -63,10 +64,6 @@ class ChunkedCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        if torch.is_grad_enabled():  # the gradients were worked out before: they are constants here
-            raise RuntimeError(
-                "this loss has no second derivative: compute it inside "
-                "multibranch.nn.plainly.use_reference()"
-            )
+        refuse_second_derivative("this loss", instead=IN_REFERENCE)
         of_rows, of_weight = ctx.saved_tensors
         return of_rows * grad, (of_weight * grad).contiguous(), None, None, None, None
