@@ -47,6 +47,26 @@ def logits(model: MultiBranchTransformer) -> torch.Tensor:
     return model.eval()(SOURCE, TARGET)
 
 
+@pytest.mark.parametrize(
+    "change", [lambda m: branch_out(m, branches=4, how="tile"), fold, lambda m: prune(m, keep=1)]
+)
+@pytest.mark.parametrize("alone", [True, False])
+def test_hooks_come_along(change, alone):
+    model = small_model(branches=2)
+    layer = model.decoder[0].attention
+    called = []
+    layer.register_forward_pre_hook(
+        lambda layer, given, named: called.append("before"), with_kwargs=True
+    )
+    layer.register_forward_hook(lambda layer, given, output: called.append("after"))
+    layer.register_full_backward_hook(lambda layer, into, out: called.append("back"))
+    changed = change(layer) if alone else change(model).decoder[0].attention
+    layer.register_forward_hook(lambda layer, given, output: called.append("too late"))
+    states = torch.randn(5, 3, 16, requires_grad=True)
+    changed(states, states, states, need_weights=False)[0].sum().backward()
+    assert called == ["before", "after", "back"]
+
+
 @pytest.mark.parametrize("branches", [2, 3, 4])
 @pytest.mark.parametrize("scale", ["paper", "released"])
 def test_branching_out_keeps_the_logits(branches, scale):

@@ -6,7 +6,8 @@ times. Since branches are averaged, the branched model computes exactly what the
 `prune` keeps some of the branches of a trained model.
 
 All three take a MultiBranchTransformer, a MultiBranchEncoder or a single MultiBranchAttention, and
-leave it as it was. `from_torch` makes such a layer of torch's own attention.
+leave it as it was. Forward and backward hooks come along, as they do in a copy. `from_torch` makes
+such a layer of torch's own attention.
 """
 
 import copy
@@ -28,6 +29,17 @@ Model = TypeVar("Model", bound=nn.Module)
 EQUAL_FOR_EVER = (
     "the branches are equal, and with drop_branch and attention dropout at 0 they receive equal "
     "updates and stay equal for ever: set drop_branch above 0, or give noise"
+)
+
+# Where a module keeps its hooks, those of its state dict left out: they may know the shapes.
+_HOOKS = (
+    "_forward_hooks",
+    "_forward_hooks_with_kwargs",
+    "_forward_hooks_always_called",
+    "_forward_pre_hooks",
+    "_forward_pre_hooks_with_kwargs",
+    "_backward_hooks",
+    "_backward_pre_hooks",
 )
 
 
@@ -215,8 +227,16 @@ def _replace_attention(
 
     `change` is given a layer and the number of its block.
     """
+
+    def in_place_of(layer: MultiBranchAttention, number: int) -> MultiBranchAttention:
+        other = change(layer, number).train(layer.training)
+        for name in _HOOKS:
+            setattr(other, name, getattr(layer, name).copy())
+        other._is_full_backward_hook = layer._is_full_backward_hook
+        return other
+
     if isinstance(model, MultiBranchAttention):
-        return change(model, 0).train(model.training)  # type: ignore[return-value]
+        return in_place_of(model, 0)  # type: ignore[return-value]
     if isinstance(model, nn.MultiheadAttention):
         raise TypeError("this is torch's own attention: give what from_torch makes of it")
     if not hasattr(model, "blocks"):
@@ -230,7 +250,7 @@ def _replace_attention(
         for name in ("attention", "cross_attention"):
             layer = getattr(block, name, None)
             if layer is not None:
-                setattr(block, name, change(layer, number).train(layer.training))
+                setattr(block, name, in_place_of(layer, number))
         layers.append(block.attention)
     settings = changed.settings
     settings["branches"] = _one_or_all([layer.branches for layer in layers])
