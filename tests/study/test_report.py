@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from multibranch.cli import main
+from multibranch.data import PreparedData
 from multibranch.errors import UserError
 from multibranch.metrics.score import mean_and_deviation
 from multibranch.study import plots
@@ -33,6 +34,7 @@ from multibranch.study.plots import (
 from multibranch.study.reporting import from_storage, read_recorded, write_recorded
 from multibranch.study.results import CellResult, Results, references, signed
 from multibranch.study.storage import Queue, open_storage
+from multibranch.study.trial import HYPOTHESES, write_lines
 
 SIGNATURE = "multi-bleu|for:tests"
 
@@ -648,6 +650,49 @@ def test_comparisons_edited_by_hand_are_made_again(tmp_path: Path, content: dict
     path.write_text(json.dumps(content))
     found = from_storage(bench, f"sqlite:///{tmp_path}/study.db", lambda line: None)
     assert found.comparisons == {}
+
+
+def test_a_comparison_with_another_signature_is_made_again(
+    write_study: Callable[..., Path], tiny_data: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("optuna")
+    study = load_study(str(write_study()))
+    bench, url = Bench(study=study, output=tmp_path), f"sqlite:///{tmp_path}/study.db"
+    data = PreparedData.open(tiny_data)
+    perfect = [data.text.tokenise(line, "target") for line in data.lines("test", "target")]
+    queue = Queue(open_storage(url), study.name, [])
+    continued = next(e for e in study.experiments() if e.start == "continued")
+    for experiment in (continued.baseline, continued):
+        record = made_record(study, experiment, 30.0)
+        queue.add_done(record, experiment.group)
+        folder = tmp_path / "trials" / f"{experiment.key}-{record['fingerprint']}"
+        folder.mkdir(parents=True)
+        first = "worse" if experiment.start == "scratch" else perfect[0]
+        write_lines(folder / HYPOTHESES, [first, *perfect[1:]])
+    cache = tmp_path / f"significance-{study.name}.json"
+    found = from_storage(bench, url, lambda line: None).comparisons
+    [signature] = {each["signature"] for each in found.values()}
+    assert signature.startswith("nrefs:1|bs:1000|seed:12345|case:mixed|")
+    kept = json.loads(cache.read_text(encoding="utf-8"))
+    assert kept["found"] == found
+
+    def changed(signature: str) -> dict[str, Any]:
+        other = {"difference": -50.0, "signature": signature}
+        return {name: {**each, **other} for name, each in found.items()}
+
+    for said, again in ((signature, False), ("nrefs:1|of an old release", True)):
+        kept["found"] = changed(said)
+        cache.write_text(json.dumps(kept), encoding="utf-8")
+        told: list[str] = []
+        comparisons = from_storage(bench, url, told.append).comparisons
+        assert comparisons == (found if again else kept["found"])
+        assert bool([line for line in told if "significance" in line]) is again
+
+    # Where the translations are gone, what was found stays, with the signature that it has.
+    shutil.rmtree(tmp_path / "trials")
+    kept["found"] = changed("nrefs:1|of an old release")
+    cache.write_text(json.dumps(kept), encoding="utf-8")
+    assert from_storage(bench, url, lambda line: None).comparisons == kept["found"]
 
 
 def test_where_no_trial_has_translations_nothing_is_said_to_be_tested(

@@ -49,8 +49,7 @@ class Bootstrap:
 
     @property
     def signature(self) -> str:
-        kind = f"case:{'lc' if self.lowercase else 'mixed'}|eff:no|tok:none|smooth:none"
-        return f"nrefs:1|bs:{self.samples}|seed:{SEED}|{kind}|version:{__version__}"
+        return signature(samples=self.samples, lowercase=self.lowercase)
 
     def resample(self, hypotheses: Sequence[str]) -> Resampled:
         """Score a system's tokenised outputs."""
@@ -72,6 +71,12 @@ class Bootstrap:
         beyond = int(np.sum(apart - apart.mean() > abs(difference)))
         p_value = (beyond + 1) / (len(apart) + 1) if difference else 1.0
         return {"difference": difference, "p_value": p_value, "significant": p_value < 0.05}
+
+
+def signature(*, samples: int, lowercase: bool) -> str:
+    """What a Bootstrap of these samples signs."""
+    kind = f"case:{'lc' if lowercase else 'mixed'}|eff:no|tok:none|smooth:none"
+    return f"nrefs:1|bs:{samples}|seed:{SEED}|{kind}|version:{__version__}"
 
 
 def _scores(counts: np.ndarray) -> np.ndarray:

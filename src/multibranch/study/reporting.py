@@ -15,11 +15,12 @@ from multibranch.data import PreparedData
 from multibranch.directory import read_json
 from multibranch.disk import check_file, replaced_file, write_json
 from multibranch.errors import UserError, counted
+from multibranch.metrics.bootstrap import signature
 from multibranch.study.bench import Bench
 from multibranch.study.experiment import Experiment
 from multibranch.study.layout import ordered, row_of
 from multibranch.study.results import Results, references
-from multibranch.study.scoring import Comparisons, scored
+from multibranch.study.scoring import SAMPLES, Comparisons, scored
 from multibranch.study.storage import Queue, is_there, open_storage
 from multibranch.study.telling import TELL_EVERY, Tell
 from multibranch.study.trial import HYPOTHESES, RECORD, write_lines
@@ -109,30 +110,35 @@ def _comparisons(bench: Bench, records: list[dict[str, Any]], tell: Tell) -> dic
         r["key"]: bench.output / "trials" / f"{r['key']}-{r['fingerprint']}" / HYPOTHESES
         for r in records
     }
-    wanted = [
+    pairs = [
         (record, other.key)
         for record in records
         for other in references(Experiment(**record["experiment"])).values()
         if other.key in files
-        and f"{record['key']} > {other.key}" not in known
         # An understanding trial has no translations, one that was run elsewhere may have lost them.
         and all(files[key].is_file() for key in (record["key"], other.key))
     ]
-    corpora: dict[str, PreparedData | None] = {}
-    for record, _ in wanted:
-        name = record["experiment"]["corpus"]
-        if name not in corpora:
-            corpora[name] = _data(bench, record, tell)
-    there = {name: data for name, data in corpora.items() if data is not None}
-    words = {name: _references(data) for name, data in there.items()}
-    wanted = [(one, other) for one, other in wanted if words.get(one["experiment"]["corpus"])]
+    corpora, missing = _corpora(bench, [record for record, _ in pairs])
+    lowercase = {name for name, data in corpora.items() if data.text.settings.lowercase}
+    signed = {name: signature(samples=SAMPLES, lowercase=name in lowercase) for name in corpora}
+    wanted = []
+    for record, other in pairs:
+        name, corpus = f"{record['key']} > {other}", record["experiment"]["corpus"]
+        before = known.get(name)
+        if before is None or before.get("signature") != signed.get(corpus, before.get("signature")):
+            known.pop(name, None)
+            wanted.append((corpus, record["key"], other))
+    for corpus in dict.fromkeys(corpus for corpus, *_ in wanted if corpus in missing):
+        tell(f"no test for significance on {corpus}: {missing[corpus]}")
+    named = {corpus for corpus, *_ in wanted}
+    words = {name: _references(data) for name, data in corpora.items() if name in named}
+    wanted = [each for each in wanted if words.get(each[0])]
     if not wanted:
-        return dict(known)
-    lowercase = {name for name, data in there.items() if data.text.settings.lowercase}
+        return known
     comparisons = Comparisons(words, known, lowercase=lowercase)
     tell(f"testing for significance: {len(wanted)} of the differences")
-    for record, other in wanted:
-        comparisons.compare(record["key"], other, record["experiment"]["corpus"], files)
+    for corpus, key, other in wanted:
+        comparisons.compare(key, other, corpus, files)
     write_json(cache, {"of": prints, "found": comparisons.found})
     return comparisons.found
 
@@ -154,14 +160,21 @@ def _kept(content: dict[str, Any], prints: dict[str, str]) -> dict[str, Any]:
     return known
 
 
-def _data(bench: Bench, record: dict[str, Any], tell: Tell) -> PreparedData | None:
-    """A trial's corpus, where it is at hand."""
-    experiment = Experiment(**record["experiment"])
-    try:
-        return bench.open(experiment)
-    except UserError as error:
-        tell(f"no test for significance on {experiment.corpus}: {error}")
-        return None
+def _corpora(
+    bench: Bench, records: list[dict[str, Any]]
+) -> tuple[dict[str, PreparedData], dict[str, UserError]]:
+    """The corpora of some trials that are at hand, and why the others are not."""
+    there: dict[str, PreparedData] = {}
+    missing: dict[str, UserError] = {}
+    for record in records:
+        experiment = Experiment(**record["experiment"])
+        name = experiment.corpus
+        if name not in there and name not in missing:
+            try:
+                there[name] = bench.open(experiment)
+            except UserError as error:
+                missing[name] = error
+    return there, missing
 
 
 def _references(data: PreparedData) -> list[str]:
