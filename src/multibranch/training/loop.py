@@ -21,8 +21,8 @@ from typing import Any
 import torch
 
 from multibranch.data import PreparedData
-from multibranch.errors import counted, is_out_of_memory
-from multibranch.training import setup
+from multibranch.errors import is_out_of_memory
+from multibranch.training import setup, telling
 from multibranch.training.bad_batches import BadBatches
 from multibranch.training.clock import Clock
 from multibranch.training.config import Config
@@ -36,7 +36,6 @@ from multibranch.training.processes import join
 from multibranch.training.progress import Outcome, reason_to_stop, share_done
 from multibranch.training.resuming import take_up
 from multibranch.training.run_folder import RunFolder
-from multibranch.training.schedule import cool_down, learning_rate
 from multibranch.training.seeds import draw_branches, seed_update
 from multibranch.training.signals import Asked, Interruption
 from multibranch.training.start import first_model
@@ -157,18 +156,17 @@ class Trainer:
         self._saved_state = self._state_number()
         going_on = None if state is None else self.progress
         self.processes.first_does(lambda: self.display.start(going_on))
-        self._introduce(resumed=state is not None)
+        for line in telling.beginning(
+            self.batches,
+            self.processes,
+            self.precision,
+            parameters=self._parameters(),
+            resumed=going_on,
+        ):
+            self.display.tell(line)
 
-    def _introduce(self, *, resumed: bool) -> None:
-        parameters = sum(p.numel() for p in self.model.parameters())
-        batches = counted(len(self.batches), "batch", "batches")
-        self.display.tell(
-            f"{parameters:,} parameters, {batches} an epoch on "
-            f"{self.processes.world} × {self.device.type}, {str(self.precision)[6:]}"
-        )
-        self.display.tell(str(self.batches.report))
-        if resumed:
-            self.display.tell(f"resuming after update {self.progress.update:,}")
+    def _parameters(self) -> int:
+        return sum(parameter.numel() for parameter in self.model.parameters())
 
     # -- The loop ---------------------------------------------------------------------------
 
@@ -185,20 +183,12 @@ class Trainer:
                     why = self._epochs()
                     if self._signal is None:
                         self._finish()
-                if self._signal is None:
-                    self.display.tell(f"ended: {why}. The model is in {self.folder.path}")
-                elif self.progress.update:
-                    self.display.tell(
-                        f"stopped by {why} after update {self.progress.update:,}, which is saved: "
-                        "start the same command again to go on"
-                    )
-                else:
-                    self.display.tell(f"stopped by {why} before the first update")
+                stopped = self._signal is not None
+                place, progress = self.folder.path, self.progress
+                self.display.tell(telling.ending(why, place, progress, stopped=stopped))
             self.processes.wait()  # for the first, which has been writing
-            parameters = sum(p.numel() for p in self.model.parameters())
-            return Outcome(
-                self.folder.path, self.progress, why, self._signal, parameters, self._averaged
-            )
+            parameters = self._parameters()
+            return Outcome(place, progress, why, self._signal, parameters, self._averaged)
         except Exception as error:
             if is_out_of_memory(error):
                 raise out_of_memory(
@@ -276,25 +266,13 @@ class Trainer:
             self.batches,
             numbers,
             keeps=draw_branches(self.drop_rates, train, update, self.step.keeps_on),
-            rate=self._rate(update),
+            rate=setup.rate(train, update),
             tokens=tokens,
         )
         progress.update = update
         progress.batch = last
         progress.tokens += tokens
         self.bad_batches.remember(update, progress.epoch, numbers)
-
-    def _rate(self, update: int) -> float:
-        """The learning rate of an update."""
-        train = self.train
-        rate = learning_rate(
-            update,
-            peak=train.learning_rate,
-            warmup=train.warmup,
-            warmup_from=train.warmup_from,
-            schedule=train.schedule,
-        )
-        return rate * cool_down(update, updates=train.max_updates or 0, share=train.cool_down)
 
     # -- Reports and validation -------------------------------------------------------------
 
@@ -326,7 +304,7 @@ class Trainer:
                 "loss": loss / max(1, all_counted),
                 "plain": plain / max(1, all_counted),
                 "norm": statistics.norm,
-                "learning_rate": self._rate(self.progress.update),
+                "learning_rate": setup.rate(self.train, self.progress.update),
                 "skipped": self.progress.skipped,
                 "seconds": self.clock.seconds(),
             },

@@ -1,4 +1,4 @@
-"""The parts of a run, made from its configuration: its pairs, batches and precision."""
+"""The parts of a run, made from its configuration: its pairs, batches, precision and rates."""
 
 import torch
 
@@ -9,6 +9,7 @@ from multibranch.nn import MultiBranchTransformer
 from multibranch.text.pipeline import SIDES
 from multibranch.training.config import Config, TrainConfig
 from multibranch.training.processes import Processes, shard
+from multibranch.training.schedule import cool_down, learning_rate
 from multibranch.training.step import Objective
 
 
@@ -51,6 +52,18 @@ def validation_pairs(data: PreparedData) -> PairStore:
 def validation_tokens(train: TrainConfig, device: torch.device) -> int:
     """The target tokens of a validation batch: on a GPU enough to keep it busy, run as it is."""
     return max(train.tokens, 16384) if device.type == "cuda" else train.tokens
+
+
+def rate(train: TrainConfig, update: int) -> float:
+    """The learning rate of an update."""
+    scheduled = learning_rate(
+        update,
+        peak=train.learning_rate,
+        warmup=train.warmup,
+        warmup_from=train.warmup_from,
+        schedule=train.schedule,
+    )
+    return scheduled * cool_down(update, updates=train.max_updates or 0, share=train.cool_down)
 
 
 def check_ids(data: PreparedData) -> None:
