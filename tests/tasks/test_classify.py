@@ -270,6 +270,31 @@ def test_a_token_without_a_vector_is_named_with_its_line(saved, monkeypatch, cap
         Classifier.load(saved, device="cpu").probabilities([("bad",), ("<unused0>",)])
 
 
+@torch.no_grad()
+def test_padding_is_the_model_s_own_and_no_token_of_a_text(tmp_path, monkeypatch, capsys):
+    """One that no text has does no harm, whatever the tokenizer's is; a word's would hide it."""
+    for spoken in ("poor", "</s>"):
+        folder = tmp_path / spoken.strip("</>")
+        save_tokenizer(folder)
+        padding = AutoTokenizer.from_pretrained(folder).convert_tokens_to_ids(spoken)
+        config = MultiBranchConfig(**SMALL, id2label=NAMES, padding=padding)
+        drawn_anew(MultiBranchForSequenceClassification(config)).save_pretrained(folder)
+        texts = ["a film", "the film is good", "a poor film"]
+        if spoken == "poor":
+            found = classified(folder, texts[:2], monkeypatch, capsys)
+            for each, row in zip(found, wanted(folder, *([text] for text in texts[:2]))):
+                assert each["label"] == NAMES[int(row.argmax())]
+        capsys.readouterr()
+        monkeypatch.setattr("sys.stdin", lines_of(*texts))
+        assert main(["classify", str(folder), "--device", "cpu"]) == 2
+        line = 3 if spoken == "poor" else 1
+        assert capsys.readouterr().err == (
+            f"multibranch classify: line {line}: the tokenizer gives {spoken!r} the id {padding}, "
+            'which the model takes for padding, the tokenizer\'s own being 1: put "padding" in '
+            "config.json right, or this is another model's tokenizer\n"
+        )
+
+
 @pytest.mark.parametrize("kind", ["ours", "plain"])
 def test_an_empty_text_without_a_token_has_an_answer_too(kind, tmp_path, monkeypatch, capsys):
     """A tokenizer may add no token of its own; the longest come first, 128 at a time."""

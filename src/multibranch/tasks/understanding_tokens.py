@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from multibranch.directory import MODEL_TYPE
 from multibranch.errors import UserError, counted
 from multibranch.tasks.understanding_data import Examples
 
@@ -100,7 +101,9 @@ def tokenise(tokenizer: Any, examples: Examples, *, max_length: int) -> Tokens:
 def check_ids(
     tokens: Tokens, tokenizer: Any, model: Any, *, unit: str = "example", first: int = 1
 ) -> None:
-    """Refuse ids for which the model has no vectors; the error counts examples from `first` on.
+    """Refuse ids that the model has no vectors for or takes for padding.
+
+    The error counts examples from `first` on.
 
     It looks at the texts: a tokenizer may have more ids than the model and never give them.
     """
@@ -119,14 +122,32 @@ def check_ids(
             f"(token_type_ids), and the kinds that the model knows end at {kinds - 1}: it does not "
             "tell the texts of a pair apart, or this is another model's tokenizer"
         )
+    padding = model.config.padding if model.config.model_type == MODEL_TYPE else None
+    if padding is not None and padding != tokenizer.pad_token_id:
+        inside = np.arange(tokens.ids.shape[1]) < tokens.lengths[:, None]
+        if found := _first((tokens.ids == padding).cpu() & torch.from_numpy(inside)):
+            token = tokenizer.convert_ids_to_tokens(padding)
+            raise UserError(
+                f"{unit} {first + found[0]}: the tokenizer gives {token!r} the id {padding}, which "
+                f"the model takes for padding, the tokenizer's own being {tokenizer.pad_token_id}: "
+                'put "padding" in config.json right, or this is another model\'s tokenizer'
+            )
 
 
 def _beyond(ids: Tensor | None, size: int) -> tuple[int, int] | None:
     """The first example with a number of `size` or above, and that number."""
     if ids is None or int(ids.max()) < size:
         return None
-    row, column = (ids >= size).nonzero()[0].tolist()
-    return row, int(ids[row, column])
+    found = _first(ids >= size)
+    return None if found is None else (found[0], int(ids[found]))
+
+
+def _first(true: Tensor) -> tuple[int, int] | None:
+    """Row and column of the first that is true."""
+    if not bool(true.any()):
+        return None
+    row, column = true.nonzero()[0].tolist()
+    return row, column
 
 
 def _rows(model: Any) -> int:
