@@ -62,6 +62,23 @@ def test_two_processes_equal_one(
     compare(alone, folder, tiny)
 
 
+def test_in_bfloat16_two_processes_differ_by_one_rounding_of_the_gradient(
+    toy: Path, tmp_path: Path, tiny: SimpleNamespace
+) -> None:
+    """One process adds up the gradients of its batches in float32, as the exchange does not."""
+    settings = {**SAME, "max_updates": 1, "precision": "bfloat16"}
+    tiny.run(toy, tmp_path / "one", accumulate=2, **settings)
+    assert tiny.processes(lambda: tiny.run(toy, tmp_path / "two", **settings)) == [0, 0]
+    one, two = (
+        load_file(tmp_path / name / "resume/update-00000001/state.safetensors")
+        for name in ("one", "two")
+    )
+    means = [name for name in one if name.startswith("mean/")]  # a tenth of the first gradient
+    assert any(not torch.equal(one[name], two[name]) for name in means)
+    for name in means:
+        torch.testing.assert_close(two[name], one[name], rtol=1.01 * 2**-8, atol=0, msg=name)
+
+
 def test_averages_of_shared_out_weights_are_measured_too(
     toy: Path, tmp_path: Path, tiny: SimpleNamespace
 ) -> None:
