@@ -619,7 +619,8 @@ def test_a_lower_cased_corpus_is_scored_as_evaluate_scores_it(
     tiny_data: Path, tmp_path: Path
 ) -> None:
     from multibranch.data import PreparedData
-    from multibranch.study.scoring import Comparisons, scores_of
+    from multibranch.study.comparing import Comparisons
+    from multibranch.study.scoring import scores_of
     from multibranch.study.trial import write_lines
 
     shutil.copytree(tiny_data, tmp_path / "lower")

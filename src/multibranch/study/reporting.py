@@ -6,21 +6,19 @@ import re
 import shlex
 import time
 import zlib
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from multibranch import __version__, configuration
-from multibranch.data import PreparedData
 from multibranch.directory import read_json
 from multibranch.disk import check_file, replaced_file, write_json
 from multibranch.errors import UserError, counted
-from multibranch.metrics.bootstrap import signature
 from multibranch.study.bench import Bench
+from multibranch.study.comparing import compared
 from multibranch.study.experiment import Experiment
 from multibranch.study.layout import ordered, row_of
-from multibranch.study.results import Results, references
-from multibranch.study.scoring import SAMPLES, Comparisons, scored
+from multibranch.study.results import Results
+from multibranch.study.scoring import scored
 from multibranch.study.storage import Queue, is_there, open_storage
 from multibranch.study.telling import TELL_EVERY, Tell
 from multibranch.study.trial import HYPOTHESES, RECORD, write_lines
@@ -96,90 +94,7 @@ def from_storage(bench: Bench, url: str, tell: Tell) -> Results:
             f"{counted(len(outdated), 'trial')} ran with other settings or data than the study has "
             f"now: `{bench.command()}` runs them again"
         )
-    return Results(bench.study, records, _comparisons(bench, records, tell))
-
-
-def _comparisons(bench: Bench, records: list[dict[str, Any]], tell: Tell) -> dict[str, Any]:
-    """Paired bootstraps of every trial against its references; computed once, then kept."""
-    cache, known = bench.output / f"significance-{bench.study.name}.json", {}
-    prints = {r["key"]: r["fingerprint"] for r in records}
-    # What is missing or damaged is computed again.
-    with suppress(UserError, KeyError, TypeError, AttributeError):
-        known = _kept(read_json(cache), prints)
-    files = {
-        r["key"]: bench.output / "trials" / f"{r['key']}-{r['fingerprint']}" / HYPOTHESES
-        for r in records
-    }
-    pairs = [
-        (record, other.key)
-        for record in records
-        for other in references(Experiment(**record["experiment"])).values()
-        if other.key in files
-        # An understanding trial has no translations, one that was run elsewhere may have lost them.
-        and all(files[key].is_file() for key in (record["key"], other.key))
-    ]
-    corpora, missing = _corpora(bench, [record for record, _ in pairs])
-    lowercase = {name for name, data in corpora.items() if data.text.settings.lowercase}
-    signed = {name: signature(samples=SAMPLES, lowercase=name in lowercase) for name in corpora}
-    wanted = []
-    for record, other in pairs:
-        name, corpus = f"{record['key']} > {other}", record["experiment"]["corpus"]
-        before = known.get(name)
-        if before is None or before.get("signature") != signed.get(corpus, before.get("signature")):
-            known.pop(name, None)
-            wanted.append((corpus, record["key"], other))
-    for corpus in dict.fromkeys(corpus for corpus, *_ in wanted if corpus in missing):
-        tell(f"no test for significance on {corpus}: {missing[corpus]}")
-    named = {corpus for corpus, *_ in wanted}
-    words = {name: _references(data) for name, data in corpora.items() if name in named}
-    wanted = [each for each in wanted if words.get(each[0])]
-    if not wanted:
-        return known
-    comparisons = Comparisons(words, known, lowercase=lowercase)
-    tell(f"testing for significance: {len(wanted)} of the differences")
-    for corpus, key, other in wanted:
-        comparisons.compare(key, other, corpus, files)
-    write_json(cache, {"of": prints, "found": comparisons.found})
-    return comparisons.found
-
-
-def _kept(content: dict[str, Any], prints: dict[str, str]) -> dict[str, Any]:
-    """The comparisons kept that are still of the trials there are, by their fingerprints."""
-    before = content["of"]  # what was compared may have been run again, with other settings
-    known = {
-        name: found
-        for name, found in content["found"].items()
-        if all(before.get(key) == prints.get(key) for key in name.split(" > "))
-    }
-    for found in known.values():
-        if not isinstance(found["significant"], bool) or not isinstance(found["signature"], str):
-            raise TypeError
-        for number in (found["difference"], found["p_value"]):
-            if not isinstance(number, int | float):
-                raise TypeError
-    return known
-
-
-def _corpora(
-    bench: Bench, records: list[dict[str, Any]]
-) -> tuple[dict[str, PreparedData], dict[str, UserError]]:
-    """The corpora of some trials that are at hand, and why the others are not."""
-    there: dict[str, PreparedData] = {}
-    missing: dict[str, UserError] = {}
-    for record in records:
-        experiment = Experiment(**record["experiment"])
-        name = experiment.corpus
-        if name not in there and name not in missing:
-            try:
-                there[name] = bench.open(experiment)
-            except UserError as error:
-                missing[name] = error
-    return there, missing
-
-
-def _references(data: PreparedData) -> list[str]:
-    """The tokenised references of a corpus."""
-    return [data.text.tokenise(line, "target") for line in data.lines("test", "target")]
+    return Results(bench.study, records, compared(bench, records, tell))
 
 
 # -- Recorded files -----------------------------------------------------------------------------
