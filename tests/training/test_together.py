@@ -19,9 +19,10 @@ from safetensors.torch import load_file
 from multibranch.data import PreparedData
 from multibranch.errors import UserError
 from multibranch.nn.plainly import use_reference
-from multibranch.training import Config, Outcome, Trainer
+from multibranch.training import Config, Outcome, Trainer, stacked
 from multibranch.training.checkpoint import Checkpoints
 from multibranch.training.optimiser import Optimiser
+from multibranch.training.stacked import Stacked
 from multibranch.training.together import Table, run_together
 
 # Adam with a small epsilon blows up the rounding of gradients that are zero, as a key's bias has.
@@ -38,6 +39,22 @@ def together(tiny: SimpleNamespace, *configs: Config) -> list[Outcome]:
     return run_together([partial(tiny.at_table, config) for config in configs])
 
 
+@pytest.fixture(params=[1, 5])
+def meetings(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The updates after which runs met, where they stage up to 1, and 5, before they meet."""
+    found: list[int] = []
+    run = Stacked.run
+
+    def watched(self: Stacked) -> None:
+        run(self)
+        found.append(self.update)
+
+    met_after = partial(stacked._met_after, ahead=request.param)
+    monkeypatch.setattr(stacked, "_met_after", lambda seats, ahead: met_after(seats))
+    monkeypatch.setattr(Stacked, "run", watched)
+    return found
+
+
 def assert_same_weights(one: Path, other: Path) -> None:
     for name in ("last", "best", "averaged"):
         a, b = (load_file(place / name / "model.safetensors") for place in (one, other))
@@ -46,7 +63,7 @@ def assert_same_weights(one: Path, other: Path) -> None:
 
 
 def test_each_run_is_what_it_is_alone(
-    toy: Path, other_toy: Path, tmp_path: Path, tiny: SimpleNamespace
+    toy: Path, other_toy: Path, tmp_path: Path, tiny: SimpleNamespace, meetings: list[int]
 ) -> None:
     """They differ in seed, corpus and rate; one of them drops nothing."""
     runs = {
@@ -57,7 +74,10 @@ def test_each_run_is_what_it_is_alone(
     configs = [
         tiny.config(data, tmp_path / name, **ALIKE, **own) for name, (data, own) in runs.items()
     ]
-    for outcome, (name, (data, own)) in zip(together(tiny, *configs), runs.items(), strict=True):
+    outcomes = together(tiny, *configs)
+    # After the first one, for its report, and every fourth, for the validation.
+    assert meetings in ([*range(1, 13)], [1, 4, 5, 8, 10, 12])
+    for outcome, (name, (data, own)) in zip(outcomes, runs.items(), strict=True):
         alone = tiny.run(data, tmp_path / f"{name}-alone", **ALIKE, **own)
         assert (outcome.progress.update, outcome.progress.tokens) == (12, alone.progress.tokens)
         assert_same_weights(tmp_path / name, tmp_path / f"{name}-alone")
@@ -227,7 +247,7 @@ def test_what_cannot_be_one_update_is_refused(
 
 @pytest.mark.parametrize("moment", ["setting up", "validating"])
 def test_a_signal_stops_all_at_one_update_from_which_they_go_on(
-    toy: Path, tmp_path: Path, tiny: SimpleNamespace, moment: str
+    toy: Path, tmp_path: Path, tiny: SimpleNamespace, moment: str, meetings: list[int]
 ) -> None:
     def interrupt(table: Table) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
@@ -248,7 +268,7 @@ def test_a_signal_stops_all_at_one_update_from_which_they_go_on(
     stopped = run_together([partial(terminated, configs[0]), partial(tiny.at_table, configs[1])])
     assert signal.getsignal(signal.SIGTERM) == before
     assert [outcome.signal for outcome in stopped] == [signal.SIGTERM] * 2
-    last = 1 if moment == "setting up" else 5
+    last = 1 if moment == "setting up" else 5  # the next at which they meet, after 1 or after 5
     assert [outcome.progress.update for outcome in stopped] == [last, last]
     assert [outcome.progress.update for outcome in together(tiny, *configs)] == [12, 12]
     for seed in (1, 2):

@@ -15,7 +15,7 @@ from multibranch.data import PackedBatch, PackedBatches, PaddedBatches
 from multibranch.errors import UserError
 from multibranch.nn.drop import Keep
 from multibranch.training.config import TrainConfig
-from multibranch.training.graphed import RING, STAGED
+from multibranch.training.graphed import STAGED
 from multibranch.training.graphs import Graphs
 from multibranch.training.optimiser import Optimiser
 from multibranch.training.seeds import seed_update
@@ -29,11 +29,15 @@ _ALIKE = (
 # Of a model's settings, what each may have of its own: `keep` is drawn for every run by itself.
 _OWN = ("drop_branch", "drop_ffn")
 
+# On a GPU, how many updates each run stages at most before all are run. The runs work in turn, and
+# a turn costs: where threads wake slowly, several times what there is to do for one update.
+AHEAD = 20
+
 
 class Seat(Step):
     """One run's part in the updates of all.
 
-    meet: called when its batch is staged; comes back once the update of all was run.
+    meet: called when its batches are staged; comes back once the updates of all were run.
     """
 
     def __init__(
@@ -65,9 +69,12 @@ class Seat(Step):
     ) -> None:
         assert isinstance(batches, PackedBatches)
         (number,), (keep,) = numbers, keeps
-        self._tokens += self.stacked.stage(self.place, batches, number, keep, rate, tokens)
-        self.meet()
+        self.update += 1
+        slot = self.stacked.slot(self.update)
+        self._tokens += self.stacked.stage(slot, self.place, batches, number, keep, rate, tokens)
         self._updates += 1
+        if self.stacked.is_met_after(self.update):
+            self.meet()
 
     def take_part(self, stacked: "Stacked", place: int) -> None:
         """Let weights, moments and sums be views of the stacked ones."""
@@ -135,19 +142,21 @@ class Stacked:
         on_gpu = self.device.type == "cuda"
         self.objective = torch.compile(objective, dynamic=False) if on_gpu else objective
         self.graphs = Graphs() if on_gpu else None
+        self.met_after = _met_after(seats, ahead=AHEAD if on_gpu else 1)
         lengths = [longest_sequences(seat.batches) for seat in seats]
         self.longest = {name: max(each[name] for each in lengths) for name in lengths[0]}
         self.batch = self._allocate().to(self.device)
-        self.ring = [self._allocate(pin_memory=on_gpu) for _ in range(RING)]
-        self.copied = [torch.cuda.Event() for _ in range(RING)] if on_gpu else []
-        self.turn = 0
+        # Twice as many as are staged at once: some are laid out while those before are at work.
+        ring = range(2 * min(self.met_after))
+        self.ring = [self._allocate(pin_memory=on_gpu) for _ in ring]
+        self.copied = [torch.cuda.Event() for _ in ring] if on_gpu else []
         self.scale = torch.zeros(len(seats), device=self.device)
-        self.scales = [torch.zeros(len(seats), pin_memory=on_gpu) for _ in range(RING)]
+        self.scales = [torch.zeros(len(seats), pin_memory=on_gpu) for _ in ring]
+        self.rates = [0.0 for _ in ring]  # the same for all
         rates = [seat.objective.model.drop_rates() for seat in seats]  # type: ignore[union-attr,operator]
         factors = torch.ones((len(seats), len(rates[0])))
         self.keep = factors.to(self.device) if any(map(any, rates)) else None
-        self.keeps = [factors.pin_memory() if on_gpu else factors.clone() for _ in range(RING)]
-        self.rate = 0.0
+        self.keeps = [factors.pin_memory() if on_gpu else factors.clone() for _ in ring]
         self.losses = torch.zeros((len(seats), 2), device=self.device)
         self.sums = torch.stack([seat._sums for seat in seats])
         for place, seat in enumerate(seats):
@@ -180,10 +189,19 @@ class Stacked:
             tensors[name] = row.copy_(widest)
         return PackedBatch(**tensors)
 
-    # -- What the runs do, one after the other or at once -----------------------------------
+    # -- What the runs do, one after the other -----------------------------------------------
+
+    def slot(self, update: int) -> int:
+        """Where in the ring an update is staged."""
+        return update % len(self.ring)
+
+    def is_met_after(self, update: int) -> bool:
+        """Whether all runs meet after this update, so that those staged until then are run."""
+        return any(update % every == 0 for every in self.met_after) or update == 1
 
     def stage(
         self,
+        slot: int,
         place: int,
         batches: PackedBatches,
         number: int,
@@ -191,8 +209,7 @@ class Stacked:
         rate: float,
         tokens: int,
     ) -> int:
-        """Lay out the batch of one run for the next update; its target tokens."""
-        slot = self.turn % RING
+        """Lay out the batch of one run for an update; its target tokens."""
         if self.copied:
             self.copied[slot].synchronize()
         rows: dict[str, Any] = {n: getattr(self.ring[slot], n)[place] for n in STAGED}
@@ -200,16 +217,19 @@ class Stacked:
         self.scales[slot][place] = 1 / tokens
         if isinstance(keep, Tensor):
             self.keeps[slot][place] = keep
-        self.rate = rate  # the same for all
+        self.rates[slot] = rate
         return batch.target_count
 
     # -- What the last to come does ---------------------------------------------------------
 
     def run(self) -> None:
-        """The update of all, with what they staged."""
-        slot = self.turn % RING
-        self.turn += 1
+        """The updates of all that they have staged."""
+        while self.update < self.seats[0].update:
+            self._run_next()
+
+    def _run_next(self) -> None:
         self.update += 1
+        slot = self.slot(self.update)
         seed_update(self.seats[0].train.seed, self.update, 0)
         for name in STAGED:
             getattr(self.batch, name).copy_(getattr(self.ring[slot], name), non_blocking=True)
@@ -218,7 +238,7 @@ class Stacked:
             self.keep.copy_(self.keeps[slot], non_blocking=True)
         if self.copied:
             self.copied[slot].record()
-        self.optimiser.set_rate(self.rate)
+        self.optimiser.set_rate(self.rates[slot])
         if self.graphs is None:
             self._gradients()
             self._update()
@@ -237,6 +257,15 @@ class Stacked:
     def _update(self) -> None:
         norm = self.optimiser.update()
         add_up(self.sums, self.losses, norm, self.optimiser.skipped)
+
+
+def _met_after(seats: Sequence[Seat], *, ahead: int) -> set[int]:
+    """All runs meet after the multiples of these: wherever one of them looks at what was done."""
+    trains = [seat.train for seat in seats]
+    found = {ahead, *(train.log_every for train in trains), *(t.max_skipped for t in trains)}
+    found |= {train.max_updates or 1 for train in trains}
+    # Without it a run validates at the end of each of its epochs, wherever that is.
+    return found | {train.validate_every or 1 for train in trains}
 
 
 def why_alone(train: TrainConfig) -> str | None:

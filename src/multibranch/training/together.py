@@ -2,9 +2,9 @@
 
 A small model leaves most of a GPU idle, however its kernels are launched. Runs that differ in seed,
 data or rates of drop-branch, but not in architecture and recipe, can share every kernel. Each is
-still a Trainer of its own, in a thread of its own, with its folder, validation and checkpoints; at
-every update the threads meet at a Table, where the last to come runs the update of all
-(training/stacked.py).
+still a Trainer of its own, in a thread of its own, with its folder, validation and checkpoints;
+after every update, on a GPU after some, the threads meet at a Table, where the last to come runs
+the updates of all (training/stacked.py).
 
 What one run does not share with what it would be alone: the numbers of its dropout, which are drawn
 for all, and the norm of the gradient in its reports, which is that of all; an update whose gradient
@@ -36,7 +36,7 @@ _OF_VMAP = (
 
 
 class Table:
-    """Where runs meet for every update.
+    """Where runs meet for their updates.
 
     From the first update to the last they work in turn, each until it has to wait for the others:
     threads that want the interpreter all at once spend most of their time on getting it.
@@ -103,7 +103,7 @@ class Table:
             yield
 
     def _meet(self) -> None:
-        """Run an update, once all have staged their batches."""
+        """Run the updates that all have staged, once they have."""
         self._come("update")
 
     def _come(self, wish: str) -> None:
