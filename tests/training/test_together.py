@@ -277,9 +277,16 @@ def test_a_signal_stops_all_at_one_update_from_which_they_go_on(
 
 
 def test_checkpoints_are_of_the_same_updates(
-    toy: Path, tmp_path: Path, tiny: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+    toy: Path,
+    tmp_path: Path,
+    tiny: SimpleNamespace,
+    monkeypatch: pytest.MonkeyPatch,
+    meetings: list[int],
 ) -> None:
-    """Whatever each one's clock says: those that are killed must be able to go on together."""
+    """Whatever each one's clock says: those that are killed must be able to go on together.
+
+    One at each meeting, and none of an update that is only staged.
+    """
     kept: dict[str, list[int]] = {"1": [], "2": []}
     written = Checkpoints.write
 
@@ -296,8 +303,35 @@ def test_checkpoints_are_of_the_same_updates(
             for n, m in minutes.items()
         ),
     )
-    assert kept["1"] == kept["2"]
-    assert len(kept["1"]) > 1
+    assert kept["1"] == kept["2"] == meetings
+
+
+def test_runs_that_are_killed_go_on_from_the_last_checkpoint(
+    toy: Path, tmp_path: Path, tiny: SimpleNamespace, meetings: list[int]
+) -> None:
+    class Killed(Exception):
+        pass
+
+    def killed(config: Config, table: Table) -> Outcome:
+        def at_update_8(record: dict[str, Any]) -> None:
+            if record["update"] == 8:
+                raise Killed
+
+        return tiny.at_table(config, table, watch=at_update_8)
+
+    def config(seed: int) -> Config:
+        place = tmp_path / str(seed)
+        return tiny.config(toy, place, seed=seed, checkpoint_minutes=1e-6, **ALIKE)
+
+    with pytest.raises(Killed):
+        run_together([partial(killed, config(1)), partial(tiny.at_table, config(2))])
+    for seed in (1, 2):
+        newest = max(path.name for path in (tmp_path / str(seed)).glob("resume/update-*"))
+        assert int(newest.removeprefix("update-")) in meetings
+    together(tiny, config(1), config(2))
+    for seed in (1, 2):
+        tiny.run(toy, tmp_path / f"{seed}-alone", seed=seed, **ALIKE)
+        assert_same_weights(tmp_path / str(seed), tmp_path / f"{seed}-alone")
 
 
 def test_what_is_left_holds_no_weights(toy: Path, tmp_path: Path, tiny: SimpleNamespace) -> None:

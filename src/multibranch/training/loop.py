@@ -240,7 +240,7 @@ class Trainer:
     def _asked(self) -> Asked:
         """What signals and clocks ask for. Processes agree on it, every few updates."""
         if self.table is not None:
-            return self.table.asked
+            return self.table.asked(self.progress.update)
         train, signal = self.train, self.interruption.signal
         often = min(AGREE_EVERY, train.log_every)
         if self.processes.world > 1 and self.progress.update % often:

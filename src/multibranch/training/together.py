@@ -51,7 +51,7 @@ class Table:
         self.seats: list[Seat] = []
         self.left = threading.Event()  # all have ended their training, or one has failed
         self.interruption = Interruption(quiet=True)
-        self.asked = Asked()  # what signals and clocks ask of all, as of the last update
+        self.heard = Asked()  # what signals and clocks asked of all when they last met
         self._saved = time.monotonic()
         self._alone = threading.Lock()
         self._wishes: list[str] = []  # what those that have come have come for
@@ -94,6 +94,14 @@ class Table:
         self._barrier.abort()
         self._end_turns()
         self.left.set()
+
+    def asked(self, update: int) -> Asked:
+        """What signals and clocks ask of a run that stands at this update.
+
+        Nothing where it has only staged it: its weights are still those of an earlier one.
+        """
+        met = self._stacked is not None and self._stacked.update == update
+        return self.heard if met else Asked()
 
     @contextmanager
     def alone(self) -> Iterator[None]:
@@ -152,11 +160,12 @@ class Table:
 
     def _listen(self) -> None:
         """Hear for all what signals and clocks ask: only runs at one update can go on together."""
-        minutes = min(seat.train.checkpoint_minutes for seat in self.seats)
+        # As many as there are runs are written at once: as much more rarely, then.
+        minutes = self.size * min(seat.train.checkpoint_minutes for seat in self.seats)
         checkpoint = time.monotonic() - self._saved >= 60 * minutes
         if checkpoint:
             self._saved = time.monotonic()
-        self.asked = Asked(self.interruption.signal, checkpoint)
+        self.heard = Asked(self.interruption.signal, checkpoint)
 
     def _lay(self) -> None:
         # In the order of their folders, whoever came first: so that the same runs draw the same.
@@ -197,7 +206,7 @@ def run_together(runs: Sequence[Callable[[Table], Any]]) -> list[Any]:
                 calls = [pool.submit(call, run) for run in runs]
                 table.left.wait()
             noted = table.interruption.signal
-            if noted is not None and table.asked.signal is None:  # too late for an update to hear
+            if noted is not None and table.heard.signal is None:  # too late for an update to hear
                 signal.raise_signal(noted)
             wait(calls)
         except BaseException:
