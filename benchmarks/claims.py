@@ -41,12 +41,14 @@ FROM_TRANSFORMER = "MAT 3/256/2048 from a Transformer, ρ=0.3, is better than th
 NOT_TIME = "… and than that Transformer trained on for as many updates"
 DROPPING = "The same MAT is better with drop-branch, ρ=0.3, than with ρ=0"
 PROXIMAL = "The same MAT is better from a Transformer than from nothing"
+WIDE = "MAT of two branches and a wide FFN from a Transformer is better than that Transformer"
+WIDE_NOT_TIME = "… and than that wide Transformer trained on for as many updates"
 CODE = "MAT, ρ=0.1, writes code that scores higher than a larger Transformer's"
 CODE_DROPPING = "… and than that of the same MAT with ρ=0"
 ENCODER = "A pretrained encoder is better with two branches, ρ=0.3, than as it is"
 ENCODER_LEAST = "… and with ρ=0.1, the paper's lowest rate"
-CLAIMS = [FROM_TRANSFORMER, NOT_TIME, DROPPING, PROXIMAL, CODE, CODE_DROPPING]
-CLAIMS += [ENCODER, ENCODER_LEAST]
+CLAIMS = [FROM_TRANSFORMER, NOT_TIME, DROPPING, PROXIMAL, WIDE, WIDE_NOT_TIME]
+CLAIMS += [CODE, CODE_DROPPING, ENCODER, ENCODER_LEAST]
 # The scores of the paper's table on code, in its order.
 CODE_SCORES = {"sentence_bleu": "sentence BLEU", "pov": "valid (PoV)"}
 TASKS = {"mrpc": "MRPC", "rte": "RTE", "cola": "CoLA", "sst2": "SST-2"}
@@ -130,7 +132,7 @@ def _arrow(first: str, second: str) -> str:
 
 
 def _translation(paths: list[Path]) -> list[Finding]:
-    """What studies say of the MAT that is the paper's best on IWSLT; shared trials once."""
+    """What studies say of MATs as the paper's best, small and wide; shared trials once."""
     studies = []
     for path in paths:
         name = json.loads(path.read_text(encoding="utf-8"))["study"]
@@ -142,17 +144,18 @@ def _translation(paths: list[Path]) -> list[Finding]:
     for results in studies:
         for cell in results.cells.values():
             trials = {(record["key"], record["fingerprint"]) for record in cell.records}
-            if _is_best(cell.experiment) and not trials <= seen:
-                seen |= trials
+            if trials <= seen:
+                continue
+            if _is_best(cell.experiment):
                 found += _of_best(results, cell)
+            elif _is_wide(cell.experiment):
+                found += _of_wide(results, cell)
+            seen |= trials
     return found
 
 
 def _of_best(results: Results, cell: CellResult) -> Iterator[Finding]:
     """That MAT against the systems that lack one thing that it has."""
-    title = results.study.title.split(":")[0]
-    direction = cell.experiment.corpus.title().replace("-", "→")
-    where = f"{title} {direction}" if len(results.study.corpora) > 1 else title
     shape = {"branches": 3, "width": 256, "hidden": 2048}
     best = _printed(2, **shape, drop_branch=0.3)
     plain = _printed(1, branches=1, width=256, hidden=2048, drop_branch=0.0)
@@ -164,9 +167,27 @@ def _of_best(results: Results, cell: CellResult) -> Iterator[Finding]:
         (DROPPING, replace(cell.experiment, drop_branch=0.0), _arrow(still, best)),
         (PROXIMAL, replace(cell.experiment, start="scratch"), _arrow(scratch, best)),
     ):
-        first = results.find(other)
-        if first is not None and set(first.seeds) & set(cell.seeds):
-            yield _compared(claim, printed, where, results, first, cell)
+        yield from _compared(claim, printed, _where(results, cell), results, other, cell)
+
+
+def _of_wide(results: Results, cell: CellResult) -> Iterator[Finding]:
+    """That MAT against the Transformer that it starts from; the paper's FFN is wider still."""
+    one = cell.experiment
+    plain = _printed(4, row="1/512/12288")
+    wide = _printed(4, row="2/512/12288", drop_branch=one.drop_branch)
+    where = f"{_where(results, cell)}, {one.branches}/{one.width}/{one.hidden}, ρ={one.drop_branch}"
+    for claim, other, printed in (
+        (WIDE, one.baseline, _arrow(plain, wide)),
+        (WIDE_NOT_TIME, one.continued, "not tried"),
+    ):
+        yield from _compared(claim, printed, where, results, other, cell)
+
+
+def _where(results: Results, cell: CellResult) -> str:
+    """The corpus, in words."""
+    title = results.study.title.split(":")[0]
+    direction = cell.experiment.corpus.title().replace("-", "→")
+    return f"{title} {direction}" if len(results.study.corpora) > 1 else title
 
 
 def _is_best(one: Experiment) -> bool:
@@ -177,11 +198,22 @@ def _is_best(one: Experiment) -> bool:
     return one.start == "proximal" and shape == (3, 256, 2048, 1, 4) and plain and rate
 
 
+def _is_wide(one: Experiment) -> bool:
+    """Whether it is a MAT as the paper's best on WMT, its FFN at least as wide as a big model's."""
+    shape = (one.branches, one.width, one.ffn_branches) == (2, 512, 1) and one.hidden >= 4096
+    plain = one.drop_kind == "branch" and one.drop_ffn is None and not one.r_drop
+    rate = one.drop_branch in (0.1, 0.2, 0.3)
+    return one.start == "proximal" and shape and plain and rate
+
+
 def _compared(
-    claim: str, printed: str, where: str, results: Results, first: CellResult, second: CellResult
-) -> Finding:
-    """Two cells on the seeds that both have."""
-    seeds = [seed for seed in second.seeds if seed in first.seeds]
+    claim: str, printed: str, where: str, results: Results, other: Experiment, second: CellResult
+) -> Iterator[Finding]:
+    """Two cells on the seeds that both have, if any."""
+    first = results.find(other)
+    seeds = [seed for seed in second.seeds if first is not None and seed in first.seeds]
+    if first is None or not seeds:
+        return
     pairs = [
         (first.records[first.seeds.index(seed)], second.records[second.seeds.index(seed)])
         for seed in seeds
@@ -192,7 +224,7 @@ def _compared(
         if (test := results.comparisons.get(f"{after['key']} > {before['key']}")) is not None
     ]
     better = sum(test["significant"] and test["difference"] > 0 for test in tests)
-    return Finding(
+    yield Finding(
         claim,
         printed,
         where,
