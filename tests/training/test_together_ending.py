@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from multibranch.errors import UserError
-from multibranch.training import Config, Outcome, signals
+from multibranch.training import Config, Outcome, signals, stacked
 from multibranch.training.stacked import Stacked
 from multibranch.training.together import Table, run_together
 
@@ -160,20 +160,26 @@ def interrupt(table: Table, number: int) -> None:
         time.sleep(0.01)
 
 
-def test_a_signal_after_the_last_update_is_for_whoever_heard_signals_before(
-    toy: Path, tmp_path: Path, tiny: SimpleNamespace
+@pytest.mark.parametrize("update", [8, 12])  # before they meet for the last time, and after
+def test_a_signal_that_no_update_follows_is_for_whoever_heard_signals_before(
+    toy: Path,
+    tmp_path: Path,
+    tiny: SimpleNamespace,
+    monkeypatch: pytest.MonkeyPatch,
+    update: int,
 ) -> None:
     """There is nothing left to stop here; a study must not go on with its next trials."""
     heard: list[int] = []
 
     def terminated(config: Config, table: Table) -> Outcome:
         def at_the_end(record: dict[str, Any]) -> None:
-            if record["update"] == 12:
+            if record["update"] == update:
                 interrupt(table, signal.SIGTERM)
                 assert not heard
 
         return tiny.at_table(config, table, watch=at_the_end)
 
+    monkeypatch.setattr(stacked, "_met_after", lambda *_, **__: {4})
     configs = [tiny.config(toy, tmp_path / str(seed), seed=seed, **SHORT) for seed in (1, 2)]
     before = signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
     try:

@@ -165,7 +165,9 @@ class Table:
         checkpoint = time.monotonic() - self._saved >= 60 * minutes
         if checkpoint:
             self._saved = time.monotonic()
-        self.heard = Asked(self.interruption.signal, checkpoint)
+        # After the last update all end of themselves: a signal is then for whoever called them.
+        ended = self.seats[0].update == self.seats[0].train.max_updates
+        self.heard = Asked(None if ended else self.interruption.signal, checkpoint)
 
     def _lay(self) -> None:
         # In the order of their folders, whoever came first: so that the same runs draw the same.
