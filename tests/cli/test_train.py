@@ -18,6 +18,8 @@ from multibranch.cli import main
 from multibranch.data import PreparedData
 from multibranch.data.builtin import builtin
 from multibranch.directory import load_model, load_text, read_config
+from multibranch.errors import STOPS
+from multibranch.training import Trainer
 
 CONFIG = {
     "model": {
@@ -134,6 +136,25 @@ def test_two_stages_end_with_a_table_of_both(
     assert "MAT, 2 branches" in out
     stages = [line for line in error.splitlines() if line.startswith("Stage")]
     assert stages == ["Stage 1 of 2: Transformer", "Stage 2 of 2: MAT, 2 branches"]
+
+
+@pytest.mark.parametrize("number", STOPS)
+def test_a_signal_at_the_end_of_the_first_stage_begins_no_second(
+    number: int, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(trainer: Trainer) -> None:
+        os.kill(os.getpid(), number)
+        finish(trainer)
+
+    finish = Trainer._finish
+    words = ["train", str(config), "--two-stage", "--quiet"]
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "_finish", interrupted)
+        assert main(words) == 128 + number
+    assert load_model(tmp_path / "run" / "transformer").settings["branches"] == 1
+    assert not (tmp_path / "run" / "mat").exists()
+    assert main(words) == 0
+    assert load_model(tmp_path / "run" / "mat").settings["branches"] == 2
 
 
 def test_the_validation_score_is_bleu(

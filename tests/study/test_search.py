@@ -401,6 +401,20 @@ def test_a_search_that_ends_early_leaves_a_record_of_the_trials_so_far(
     assert not {"scores", "own_scores"} & record.keys()  # the test set is for the end
 
 
+def test_a_signal_at_the_end_of_a_trial_ends_the_search_with_that_trial(
+    write_study: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(trainer: Trainer) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        finish(trainer)
+
+    finish = Trainer._finish
+    monkeypatch.setattr(Trainer, "_finish", interrupted)
+    words = ["study", "search", str(write_study()), "--output", str(tmp_path), "--device", "cpu"]
+    assert main([*words, "--trials", "3", "--record", str(tmp_path / "search.json")]) == 143
+    assert json.loads((tmp_path / "search.json").read_text(encoding="utf-8"))["trials"] == 1
+
+
 def test_sigterm_ends_a_search_that_waits_for_others_with_what_it_has(
     write_study: Callable[..., Path], tmp_path: Path
 ) -> None:

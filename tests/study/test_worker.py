@@ -22,6 +22,7 @@ from multibranch.study.plan import choose, load_study
 from multibranch.study.storage import Queue, open_storage
 from multibranch.study.trial import claimed, run_trial
 from multibranch.study.worker import Work, run_workers
+from multibranch.training import Trainer
 from multibranch.training.signals import Interruption
 
 pytest.importorskip("optuna")
@@ -253,6 +254,25 @@ def test_ctrl_c_and_sigterm_give_the_trials_back_and_the_status_tells_them_apart
     trials = trials_of(f"sqlite:///{out}/study.db", file)
     states = sorted(trial.state.name for trial in trials)
     assert states == ["FAIL"] * len(keys) + ["WAITING"] * len(keys)
+
+
+def test_a_signal_at_the_end_of_a_training_ends_the_study_too(
+    write_study: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(trainer: Trainer) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        finish(trainer)
+
+    finish, out = Trainer._finish, tmp_path / "out"
+    keys = (BASELINE, BASELINE.replace("s1", "s2"))
+    words = ("run", write_study(), "--device", "cpu", "--output", out, "--seeds", 2, "--only")
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "_finish", interrupted)
+        assert study(*words, *keys) == 143
+    (ended,) = out.glob("trials/*/config.json")
+    assert ended.parent.name.startswith(BASELINE)
+    assert study(*words, *keys) == 0
+    assert len(list(out.glob("trials/*/config.json"))) == 2
 
 
 def test_workers_that_were_killed_are_no_success(

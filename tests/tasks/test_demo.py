@@ -65,13 +65,14 @@ def test_the_printed_score_is_that_of_the_model_directory(ran):
     assert round(output.scores()["bleu"].value, 2) == results["mat"]["bleu"]
 
 
-def test_sigterm_ends_it_with_the_status_of_training(tmp_path, monkeypatch):
+@pytest.mark.parametrize("part", ["_epochs", "_finish"])
+def test_sigterm_ends_it_with_the_status_of_training(part, tmp_path, monkeypatch):
     def stopped(trainer):
         os.kill(os.getpid(), signal.SIGTERM)
         return run(trainer)
 
-    run = Trainer._epochs
-    monkeypatch.setattr(Trainer, "_epochs", stopped)
+    run = getattr(Trainer, part)
+    monkeypatch.setattr(Trainer, part, stopped)
     monkeypatch.setattr(demo, "DemoSettings", lambda: TINY)
     assert main(["demo", "--output", str(tmp_path / "demo")]) == 143
 

@@ -143,6 +143,7 @@ def test_a_signal_in_the_last_moments_does_not_undo_the_end(
     outcome = trainer.run()
     assert not outcome.interrupted
     assert load_model(tmp_path / "run").settings["branches"] == 2
+    assert outcome.late == signal.SIGTERM
 
 
 def interrupt_twice(trainer: Trainer, number: int = signal.SIGINT, *, pause: float) -> None:

@@ -235,4 +235,5 @@ def _run(
     trial.set_user_attr("model", json.dumps(dataclasses.asdict(config.model)))
     study.tell(trial, value)
     tidy(folder)
+    outcome.before_more()
     return value

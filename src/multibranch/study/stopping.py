@@ -24,8 +24,8 @@ def is_over(end: float | None) -> bool:
 def terminable(end: float | None = None) -> Iterator[None]:
     """Let SIGTERM, or a time that is up, end a worker as Ctrl-C does: what it holds is given back.
 
-    A training inside takes SIGTERM itself, and saves what it has. Where it has just ended it may
-    pass over it: before another begins, `is_over` is to be asked.
+    A training inside takes SIGTERM itself, and saves what it has. Where it has just ended,
+    `Outcome.before_more` raises it; before anything else begins, `is_over` is to be asked.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

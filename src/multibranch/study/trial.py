@@ -248,6 +248,7 @@ def _train(
         _collect()
     if outcome.signal is not None:
         raise Stopped(outcome.signal)
+    outcome.before_more()
     progress = outcome.progress
     lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     records = [json.loads(line) for line in lines]

@@ -173,6 +173,7 @@ def _train(
     outcome = Trainer(config, data).run()
     if outcome.signal is not None:
         raise Interrupted(outcome.signal)
+    outcome.before_more()
     model = load_model(folder)
     cosines = list(branch_similarity(model).values())
     records = [json.loads(line) for line in (folder / "metrics.jsonl").open(encoding="utf-8")]

@@ -96,6 +96,7 @@ def two_stage(config: Config, *, quiet: bool = False) -> list[tuple[str, Outcome
     outcomes = [(names[0], train(first, quiet=quiet))]
     if outcomes[0][1].interrupted:
         return outcomes
+    outcomes[0][1].before_more()
     second = dataclasses.replace(
         config,
         train=dataclasses.replace(config.train, output=mat, init_from=transformer),

@@ -188,7 +188,8 @@ class Trainer:
                 self.display.tell(telling.ending(why, place, progress, stopped=stopped))
             self.processes.wait()  # for the first, which has been writing
             parameters = self._parameters()
-            return Outcome(place, progress, why, self._signal, parameters, self._averaged)
+            late = None if stopped else self.interruption.signal
+            return Outcome(place, progress, why, self._signal, parameters, self._averaged, late)
         except Exception as error:
             if is_out_of_memory(error):
                 raise out_of_memory(

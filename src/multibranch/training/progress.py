@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
+from signal import raise_signal
 from typing import Any
 
 from multibranch.errors import counted
@@ -87,11 +88,17 @@ class Outcome:
     signal: int | None = None  # the signal that stopped it: there is more to do
     parameters: int = 0
     averaged: dict[str, Any] | None = None  # losses of the averaged weights, where they were made
+    late: int | None = None  # a signal that came when nothing was left to stop
 
     @property
     def interrupted(self) -> bool:
         """Whether a signal stopped it before its end."""
         return self.signal is not None
+
+    def before_more(self) -> None:
+        """Raise a signal that came too late for this run: nothing that follows it is to begin."""
+        if self.late is not None:
+            raise_signal(self.late)
 
 
 def _judged_from(train: TrainConfig) -> int:
