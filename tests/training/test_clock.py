@@ -22,6 +22,15 @@ def test_time_counts_over_continuations(later) -> None:
     assert clock.seconds() == 60
 
 
+def test_the_time_left_is_at_the_pace_since_the_run_went_on(later) -> None:
+    begun, gone_on = Clock(seconds=0, tokens=0), Clock(seconds=9000, tokens=70, share=0.3)
+    assert gone_on.left(0.3) is None  # nothing is known yet
+    later(70)
+    assert begun.left(0.35) == pytest.approx(130)
+    assert gone_on.left(0.65) == pytest.approx(70)  # not the 9,000 seconds' pace
+    assert gone_on.left(1.0) == 0
+
+
 def test_the_speed_is_that_since_the_last_report_without_pauses(later) -> None:
     clock = Clock(seconds=50, tokens=700)
     later(2)

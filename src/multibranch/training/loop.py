@@ -152,7 +152,9 @@ class Trainer:
             sharded=self.sharded,
         )
         self.keeping.prepare(self.model, self.data.text)
-        self.clock = Clock(seconds=self.progress.seconds, tokens=self.progress.tokens)
+        seconds = self.progress.seconds
+        share = self._share(seconds)
+        self.clock = Clock(seconds=seconds, tokens=self.progress.tokens, share=share)
         self._saved_state = self._state_number()
         going_on = None if state is None else self.progress
         self.processes.first_does(lambda: self.display.start(going_on))
@@ -323,10 +325,11 @@ class Trainer:
 
     def _how_far(self) -> dict[str, float | None]:
         """How much of the run is done, and the seconds left."""
-        share, left = share_done(
-            self.train, self.progress, batches=len(self.batches), seconds=self.clock.seconds()
-        )
-        return {"share": share, "left": left}
+        share = self._share(self.clock.seconds())
+        return {"share": share, "left": None if share is None else self.clock.left(share)}
+
+    def _share(self, seconds: float) -> float | None:
+        return share_done(self.train, self.progress, batches=len(self.batches), seconds=seconds)
 
     def _validate_start(self) -> None:
         """Note the loss before the first update: proximal initialisation starts at its model's."""

@@ -130,8 +130,8 @@ def reason_to_stop(train: TrainConfig, progress: Progress, *, out_of_time: bool)
 
 def share_done(
     train: TrainConfig, progress: Progress, *, batches: int, seconds: float
-) -> tuple[float | None, float | None]:
-    """How much of the run is done, and the seconds left, as far as can be told."""
+) -> float | None:
+    """How much of the run is done, as far as can be told."""
     shares = []
     if train.max_updates:
         shares.append(progress.update / train.max_updates)
@@ -139,7 +139,4 @@ def share_done(
         shares.append((progress.epoch + progress.batch / batches) / train.max_epochs)
     if train.max_minutes:
         shares.append(seconds / (60 * train.max_minutes))
-    if not shares:
-        return None, None
-    share = min(1.0, max(shares))
-    return share, seconds * (1 - share) / share if share else None
+    return min(1.0, max(shares)) if shares else None
