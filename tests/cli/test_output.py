@@ -29,6 +29,21 @@ def test_no_word_is_broken_where_there_is_room_for_all(monkeypatch, capsys):
     assert set(whole) <= set(out.split())
 
 
+def test_numbers_of_a_column_have_equally_many_decimals(capsys):
+    shares, differences, losses = (0.891, 0.9, 1.0), (4e-7, 0.5, 0.25), (5.37, 0.9, 11_500.0)
+    columns = zip(shares, differences, losses, strict=True)
+    print_result(
+        [{"share": a, "difference": b, "loss": c, "rate": None} for a, b, c in columns],
+        as_json=False,
+    )
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("│")]
+    assert [line.replace("│", "").split() for line in lines] == [
+        ["0.891", "4e-07", "5.37", "–"],
+        ["0.900", "0.5", "0.90", "–"],
+        ["1.000", "0.25", "11,500.00", "–"],
+    ]
+
+
 def test_what_was_prepared_is_not_cut_either(monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "45")
     facts = {"pairs": 1_234_567, "dropped": {"too long": 98_765}, "source_unknown": 0}

@@ -29,15 +29,15 @@ def print_result(
     console = Console(file=sys.stdout, highlight=False, markup=False)
     table = Table(title=title or None, title_justify="left", header_style="bold")
     names = list(rows[0]) if rows else []
-    columns = [[name.replace("_", " "), *(_cell(row[name]) for row in rows)] for name in names]
+    columns = [[name.replace("_", " "), *_cells([row[name] for row in rows])] for name in names]
     widths = _widths(columns, console.width - 3 * len(names) - 1)  # without borders and blanks
     for name, cells, width in zip(names, columns, widths, strict=True):
         numeric = all(isinstance(row[name], int | float) for row in rows)
         justify: Literal["left", "right"] = "right" if numeric else "left"
         # Folded, not cut: in a narrow terminal a name or a number must still be there to read.
         table.add_column(cells[0], justify=justify, overflow="fold", width=width)
-    for row in rows:
-        table.add_row(*(Text(_cell(value)) for value in row.values()))
+    for row_cells in zip(*(column[1:] for column in columns), strict=True):
+        table.add_row(*map(Text, row_cells))
     console.print(table)
 
 
@@ -95,6 +95,27 @@ def _widths(columns: Sequence[Sequence[str]], room: int) -> list[int | None]:
         spare = [(width, i) for i, width in enumerate(widths) if width > least[i]]
         widths[max(spare)[1]] -= 1
     return list(widths)
+
+
+def _cells(values: Sequence[Any]) -> list[str]:
+    """The cells of a column, with equally many decimals: 0.900 above 0.891, 0.40 above 1.62."""
+    cells = [_cell(value) for value in values]
+    numbers = [value for value in values if isinstance(value, float)]
+    if len(numbers) < 2:
+        return cells
+    if any(abs(value) > 1 for value in numbers):
+        if any(0 < abs(value) < 0.1 for value in numbers):  # of which two decimals leave little
+            return cells
+        decimals = 2
+    else:
+        short = [f"{value:.4g}" for value in numbers]
+        if any("e" in cell for cell in short):
+            return cells
+        decimals = max(2, *(len(cell.partition(".")[2]) for cell in short))
+    return [
+        f"{value:,.{decimals}f}" if isinstance(value, float) else cell
+        for value, cell in zip(values, cells, strict=True)
+    ]
 
 
 def _cell(value: Any) -> str:
