@@ -501,6 +501,20 @@ def test_every_line_of_a_figure_can_be_told_from_the_others(drawn: Callable) -> 
         assert len(set.union(*looks.values())) == len(looks), title
 
 
+def test_learning_curves_are_named_in_the_order_of_the_tables(drawn: Callable) -> None:
+    study = load_study("builtin")
+    records = [made_record(study, e, score_of(e)) for e in study.experiments()]
+    (axis,) = drawn(Results(study, records))["Learning curves"]
+    assert [name.partition(", ρ")[0] for name in _lines(axis)] == [
+        "Transformer",
+        "Transformer, continued",
+        "MAT $N_a=2$, proximal",
+        "MAT $N_a=3$, proximal",
+        "MAT $N_a=2$, from scratch",
+        "MAT $N_a=3$, from scratch",
+    ]
+
+
 def test_the_line_of_the_baseline_continued_is_inside_the_figure(drawn: Callable) -> None:
     study = load_study("builtin")
     scores = {"continued": 29.0, "proximal": 30.5, "scratch": 30.2, "pruned": 30.0}

@@ -9,6 +9,7 @@ import numpy as np
 
 from multibranch.errors import counted, needed
 from multibranch.study.experiment import Experiment
+from multibranch.study.layout import ordered
 from multibranch.study.results import CellResult, Results
 
 # Stand-ins that become the page's colours in the SVG text.
@@ -22,8 +23,9 @@ PALETTE = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#b
 def figures(results: Results) -> list[tuple[str, str, str]]:
     """(title, explanation, SVG) of every figure that the results have points for."""
     made = []
-    for corpus in dict.fromkeys(cell.experiment.corpus for cell in results.cells.values()):
-        cells = [cell for cell in results.cells.values() if cell.experiment.corpus == corpus]
+    every = ordered(results)  # legends name the models in the order of the tables
+    for corpus in dict.fromkeys(cell.experiment.corpus for cell in every):
+        cells = [cell for cell in every if cell.experiment.corpus == corpus]
         where = f" ({corpus})" if len(results.study.corpora) > 1 else ""
         for title, draw in (
             ("Score against ρ", _score_by_rate),
