@@ -22,13 +22,14 @@ _MOST_NOISE = 10  # times the weights' own deviation: beyond, nothing of the mod
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="DIR", help="a model directory")
     parser.add_argument(
-        "--branches", type=int, required=True, help="N_a, the branches it will have"
+        "--branches", type=int, required=True, metavar="N", help="N_a, the branches it will have"
     )
     parser.add_argument("--output", required=True, metavar="DIR", help="where the new model goes")
     parser.add_argument(
         "--noise",
         type=float,
         default=0.0,
+        metavar="FLOAT",
         help="noise on the copies, relative to the weights' deviation, at most 10 (default: 0, "
         "exact copies)",
     )

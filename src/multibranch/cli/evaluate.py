@@ -33,8 +33,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="default: test; for a classifier, valid (MNLI has valid_mismatched too)",
     )
     parser.add_argument("--compare", metavar="DIR", help="a baseline to compare the first model to")
-    parser.add_argument("--beam", type=int, help="hypotheses kept alive (default: the model's)")
-    parser.add_argument("--length-penalty", type=float, help="α (default: the model's)")
+    parser.add_argument(
+        "--beam", type=int, metavar="INT", help="hypotheses kept alive (default: the model's)"
+    )
+    parser.add_argument(
+        "--length-penalty", type=float, metavar="FLOAT", help="α (default: the model's)"
+    )
     parser.add_argument("--branches", metavar="1,3", help="decode with these branches only, from 1")
     parser.add_argument(
         "--limit",

@@ -17,7 +17,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     parser.add_argument("model", metavar="DIR", help="a model directory")
     parser.add_argument("sentence", help="what to translate")
-    parser.add_argument("--target", help="its translation, instead of the model's own")
+    parser.add_argument(
+        "--target", metavar="TEXT", help="its translation, instead of the model's own"
+    )
     parser.add_argument(
         "--output",
         default="attention",
@@ -25,7 +27,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="where the pictures go, with or without .png or .html at the end (default: "
         "attention); a folder that is not there is made",
     )
-    parser.add_argument("--beam", type=int, help="width of the beam (default: the model's)")
+    parser.add_argument(
+        "--beam", type=int, metavar="INT", help="width of the beam (default: the model's)"
+    )
     add_device(parser, default="cpu")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
 

@@ -69,12 +69,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     verbs.required = True
     every = _verb(verbs, "list", "the studies there are, or the experiments of one", _LIST)
     every.add_argument("name", nargs="?", metavar="NAME", help="list the experiments of this one")
-    every.add_argument("--seeds", type=int, help="seeds of every cell (default: the study's)")
+    _add_seeds(every)
     every.add_argument("--json", action="store_true", help="print the list as JSON")
     run = _verb(verbs, "run", "run the trials of a study", _RUN)
     _add_place(run)
     _add_choice(run)
-    run.add_argument("--workers", type=int, help="processes (default: 4 on a GPU, 1 on a CPU)")
+    run.add_argument(
+        "--workers", type=int, metavar="N", help="processes (default: 4 on a GPU, 1 on a CPU)"
+    )
     run.add_argument(
         "--together", type=int, default=1, metavar="N", help="trials of one architecture that a "
         "worker trains as one, which suits small models on a GPU (default: 1)",
@@ -100,8 +102,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     take.add_argument("--json", action="store_true", help="print how many were taken as JSON")
     search = _verb(verbs, "search", "search beyond the grid: branches and ρ by layer", _SEARCH)
     _add_place(search)
-    search.add_argument("--trials", type=int, help="trials in all (default: the study's)")
-    search.add_argument("--seed", type=int, default=1, help="of search and models (default: 1)")
+    search.add_argument(
+        "--trials", type=int, metavar="N", help="trials in all (default: the study's)"
+    )
+    search.add_argument(
+        "--seed", type=int, default=1, metavar="N", help="of search and models (default: 1)"
+    )
     add_device(search)
     _add_lease(search, "another trial takes its trial's place")
     _add_minutes(search, "the trial at work then does not count; the best so far is scored")
@@ -117,6 +123,13 @@ def _verb(verbs: Any, name: str, line: str, description: str) -> argparse.Argume
         formatter_class=HelpFormatter,
     )
     return added
+
+
+def _add_seeds(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--seeds", type=int, metavar="N", help="run every cell with seeds 1 to N (default: the "
+        "study's)",
+    )  # fmt: skip
 
 
 def _add_place(parser: argparse.ArgumentParser) -> None:
@@ -163,7 +176,7 @@ def _add_choice(parser: argparse.ArgumentParser) -> None:
         help="experiments by key, or by parts of one that are whole between its dots (`study list "
         "NAME` shows them), * for anything; what they start from is run too",
     )
-    parser.add_argument("--seeds", type=int, help="seeds of every cell (default: the study's)")
+    _add_seeds(parser)
 
 
 def check_bounds(args: argparse.Namespace) -> None:
