@@ -206,9 +206,13 @@ def test_several_seeds_and_a_comparison(
     assert status == 0
     assert len(result["seeds"]["bleu"]["values"]) == 2
     assert result["comparison"]["with"] == str(models[1])
-    status, table, _ = called(capsys, *words[:-1])
+    status, shown, _ = called(capsys, *words[:-1])
     assert status == 0
-    assert "nrefs:1" in table
+    lines = shown.splitlines()
+    assert lines[0] == f"{models[0]} on test, 12 sentences, in float32"
+    signatures = result["signatures"] | {"comparison": result["comparison"]["signature"]}
+    for name, signature in signatures.items():
+        assert f"{name}: {signature}" in lines  # whole, to be copied
 
 
 def test_a_comparison_is_of_the_score_beside_it() -> None:

@@ -3,7 +3,7 @@
 import sys
 from typing import Any
 
-from multibranch.cli.output import scored
+from multibranch.cli.output import print_signatures, scored
 from multibranch.errors import counted
 
 _NAMES = {
@@ -24,21 +24,20 @@ def show_code_scores(result: dict[str, Any]) -> None:
 
     console = Console(file=sys.stdout, highlight=False, markup=False)
     outputs = scored(result, "output")
-    title = f"{result['model']} ({result['language']}) on {outputs}"
-    table = Table(title=title, title_justify="left")
+    console.print(f"{result['model']} ({result['language']}) on {outputs}", soft_wrap=True)
+    table = Table()
     table.add_column("metric")
     plain = result.get("without_valid_only")
     table.add_column("score" if plain is None else "valid only", justify="right")
     if plain is not None:
         table.add_column("best scored", justify="right")
-    table.add_column("signature", overflow="fold")
-    for name, label in _NAMES.items():
-        if name not in result:
-            continue
+    found = {name: label for name, label in _NAMES.items() if name in result}
+    for name, label in found.items():
         cells = [label, f"{result[name]:.2f}"]
         if plain is not None:
             cells.append(f"{plain[name]:.2f}")
-        table.add_row(*cells, result["signatures"][name])
+        table.add_row(*cells)
     console.print(table)
+    print_signatures({label: result["signatures"][name] for name, label in found.items()})
     if plain is not None:
         console.print(f"--valid-only changed {counted(plain['changed_outputs'], 'output')}")

@@ -217,31 +217,33 @@ def _told_search(folder: str, args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _show(result: dict[str, Any]) -> None:
-    """Print a result as a table."""
+    """Print a result as a table, and how its scores were computed."""
     from rich.console import Console
     from rich.table import Table
 
-    from multibranch.cli.output import scored
+    from multibranch.cli.output import print_signatures, scored
 
     console = Console(file=sys.stdout, highlight=False, markup=False)
-    title = f"{result['model']} on {scored(result, 'sentence')}"
-    table = Table(title=title, title_justify="left")
+    console.print(f"{result['model']} on {scored(result, 'sentence')}", soft_wrap=True)
+    table = Table()
     table.add_column("metric")
     table.add_column("score", justify="right")
     seeds = result.get("seeds")
     if seeds:
         table.add_column("mean ± deviation", justify="right")
-    table.add_column("signature", overflow="fold")
-    for name, signature in result["signatures"].items():
+    for name in result["signatures"]:
         cells = [name, f"{result[name]:.2f}"]
         if seeds:
             cells.append(f"{seeds[name]['mean']:.2f} ± {seeds[name]['deviation']:.2f}")
-        table.add_row(*cells, signature)
+        table.add_row(*cells)
     console.print(table)
+    print_signatures(result["signatures"])
     if "comparison" in result:
         found = result["comparison"]
         verdict = "more than chance" if found["significant"] else "within chance"
         console.print(
             f"{found['difference']:+.2f} BLEU against {found['with']}: {verdict} "
-            f"(p = {found['p_value']:.4f}, {found['signature']})"
+            f"(p = {found['p_value']:.4f})",
+            soft_wrap=True,
         )
+        print_signatures({"comparison": found["signature"]})

@@ -50,6 +50,11 @@ def print_scores(
         print_result([{**row, "signatures": signatures}], as_json=True)
         return
     print_result([row], as_json=False, title=title)
+    print_signatures(signatures)
+
+
+def print_signatures(signatures: Mapping[str, str]) -> None:
+    """How each score was computed, a line each: in a table's cell it would be broken to copy."""
     for name, signature in signatures.items():
         print(f"{name}: {signature}")
 
