@@ -709,6 +709,37 @@ def test_a_comparison_with_another_signature_is_made_again(
     assert from_storage(bench, url, lambda line: None).comparisons == kept["found"]
 
 
+def test_trials_of_a_corpus_that_went_are_reported_with_the_comparisons_they_had(
+    write_study: Callable[..., Path], tiny_data: Path, tmp_path: Path, capsys
+) -> None:
+    pytest.importorskip("optuna")
+    file = write_study()
+    study, url = load_study(str(file)), f"sqlite:///{tmp_path}/study.db"
+    queue = Queue(open_storage(url), study.name, [])
+    continued = next(e for e in study.experiments() if e.start == "continued")
+    for experiment in (continued.baseline, continued):
+        record = made_record(study, experiment, 30.0)
+        queue.add_done(record, experiment.group)
+        folder = tmp_path / "trials" / f"{experiment.key}-{record['fingerprint']}"
+        write_lines(folder / HYPOTHESES, ["a b c d e"] * 20)
+    words = ["study", "report", str(file), "--output", str(tmp_path), "--json"]
+    assert main(words) == 0
+    whole = json.loads(capsys.readouterr().out)
+    assert whole[1]["against_baseline"]["tested"] == 1
+    other = f"name: other, folder: {tiny_data}"
+    file.write_text(
+        file.read_text(encoding="utf-8").replace(f"name: tiny, folder: {tiny_data}", other)
+    )
+    assert main(words) == 0
+    assert json.loads(capsys.readouterr().out) == whole
+    (tmp_path / f"significance-{study.name}.json").unlink()
+    assert main(words) == 0
+    found = capsys.readouterr()
+    told = f"no test for significance on tiny: {file} has no such corpus any more\n"
+    assert found.err.endswith(told)
+    assert json.loads(found.out)[1]["against_baseline"]["tested"] == 0
+
+
 def test_where_no_trial_has_translations_nothing_is_said_to_be_tested(
     tmp_path: Path, results: Results
 ) -> None:

@@ -128,11 +128,14 @@ def _corpora(
     """The corpora of some trials that are at hand, and why the others are not."""
     there: dict[str, PreparedData] = {}
     missing: dict[str, UserError] = {}
+    known = [corpus.name for corpus in bench.study.corpora]
     for record in records:
         experiment = Experiment(**record["experiment"])
         name = experiment.corpus
         if name not in there and name not in missing:
             try:
+                if name not in known:
+                    raise UserError(f"{bench.study.path} has no such corpus any more")
                 there[name] = bench.open(experiment)
             except UserError as error:
                 missing[name] = error
