@@ -183,7 +183,15 @@ def _recorded(file: Path, place: Path) -> Path:
     ("name", "change", "said"),
     [
         ("summary.json", lambda text: text[:-1], "summary.json is no JSON file"),
+        ("summary.json", lambda text: '{"command": ["python"]}', "['python'], which is no text"),
         ("trials.jsonl", lambda text: "5\n", "holds no recorded trials: a trial is no object"),
+        ("trials.jsonl", lambda text: text.replace("{", '{"valid_score": "x", ', 1), "score 'x'"),
+        ("trials.jsonl", lambda text: text.replace("{", '{"scores": [1], ', 1), "no recorded"),
+        (
+            "trials.jsonl",
+            lambda text: text.replace("{", '{"scores": {"bleu": {"value": 1}}, ', 1),
+            "it has no 'signature'",
+        ),
         ("trials.jsonl", lambda text: text.replace('"key"', '"kez"'), "it has no 'key'"),
         ("trials.jsonl", lambda text: text.replace('"seed"', '"sead"'), "mean experiment.seed?"),
         ("trials.jsonl", lambda text: text + text.replace("3.0", "2.5"), "s1 twice, and"),
@@ -217,7 +225,11 @@ def _recorded(file: Path, place: Path) -> Path:
     ],
     ids=[
         "summary",
+        "command",
         "none",
+        "valid",
+        "scores",
+        "signature",
         "key",
         "sead",
         "twice",

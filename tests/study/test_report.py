@@ -302,6 +302,14 @@ def test_a_recorded_study_reads_back_with_shorter_curves(results: Results, tmp_p
             "score multi_bleu nan",
         ),
         (
+            lambda content: content["trials"][0]["scores"]["multi_bleu"].update(signature=None),
+            "signature None of multi_bleu",
+        ),
+        (
+            lambda content: next(iter(content["comparisons"].values())).update(significant="no"),
+            "does not say how de-en.* > de-en.* came out",
+        ),
+        (
             lambda content: content["trials"][0]["experiment"].update(branches="1"),
             "experiment.branches must be a whole number, not '1'",
         ),

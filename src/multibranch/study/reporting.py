@@ -149,6 +149,10 @@ def read_recorded(path: str | Path, bench: Bench) -> Results:
             raise ValueError("it has a trial twice")
         if content["study"] != bench.study.name:
             raise UserError(f"{path} records the study {content['study']}, not {bench.study.name}")
+        for pair, found in content["comparisons"].items():
+            is_number = isinstance(found["difference"], int | float)
+            if not is_number or not isinstance(found["significant"], bool):
+                raise ValueError(f"it does not say how {pair} came out")
         return Results(bench.study, records, content["comparisons"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{path} is no recorded study: {_said(error)}") from None
@@ -176,6 +180,9 @@ def checked_record(record: Any) -> dict[str, Any]:
         raise ValueError(f"the key {record['key']} is not its experiment's, {experiment.key}")
     if not re.fullmatch("[0-9a-f]{6}", record["fingerprint"]):
         raise ValueError(f"{experiment.key} has the fingerprint {record['fingerprint']!r}")
+    for name, score in (record.get("scores") or {}).items():
+        if not isinstance(score["signature"], str):
+            raise ValueError(f"{experiment.key} has the signature {score['signature']!r} of {name}")
     for name in ("command", "device"):
         if not isinstance(record[name], str):
             raise ValueError(f"{experiment.key} has the {name} {record[name]!r}")
@@ -192,7 +199,7 @@ def _check_numbers(record: dict[str, Any]) -> None:
     scores, valid = record.get("scores") or {}, record.get("valid_bleu") or {}
     found = {f"score {name}": score["value"] for name, score in scores.items()}
     found |= {f"valid_bleu {penalty}": value for penalty, value in valid.items()}
-    optional = (*_COUNTED, *_OF_WEIGHTS)
+    optional = (*_COUNTED, *_OF_WEIGHTS, "valid_score")
     found |= {name: record[name] for name in optional if record.get(name) is not None}
     for name, value in found.items():
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
@@ -209,6 +216,8 @@ def import_trials(bench: Bench, folder: str | Path, *, url: str, tell: Tell) -> 
     found, texts = read_trials(place)
     summary = place / "summary.json"
     driver = read_json(summary).get("command") if summary.is_file() else None
+    if not isinstance(driver, str | None):
+        raise UserError(f"{summary} has the command {driver!r}, which is no text")
     names = {corpus.name for corpus in bench.study.corpora}
     cells = {experiment.cell for experiment in bench.study.experiments(seeds=1)}
     queue = Queue(open_storage(url), bench.study.name, [])
@@ -274,6 +283,6 @@ def read_trials(place: Path) -> tuple[list[dict[str, Any]], dict[str, list[str]]
     except OSError as error:
         said = f"{error.filename}: {error.strerror}" if error.strerror else str(error)
         raise UserError(f"{place} holds no recorded trials: {said}") from None
-    except (ValueError, KeyError, TypeError, EOFError, zlib.error) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, EOFError, zlib.error) as error:
         raise UserError(f"{place} holds no recorded trials: {_said(error)}") from None
     return list(records.values()), texts
