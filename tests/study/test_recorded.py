@@ -25,6 +25,7 @@ from multibranch.errors import UserError
 from multibranch.study import reporting
 from multibranch.study.bench import Bench
 from multibranch.study.plan import load_study
+from multibranch.study.storage import Queue, open_storage
 from multibranch.study.trial import read_lines
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -314,6 +315,45 @@ def test_an_import_says_how_far_it_is_and_scores_nothing_twice(
     (folder / "hypotheses.jsonl.gz").write_bytes(gzip.compress(other.encode()))
     assert reporting.import_trials(bench, folder, url=url, tell=told.append) == (0, 1)
     assert read_lines(lines) == ["one"] * 20  # by which the trial was scored
+
+
+def test_another_run_of_a_trial_does_not_take_the_place_of_what_was_scored(
+    write_study: Callable[..., Path], tmp_path: Path
+) -> None:
+    pytest.importorskip("optuna")
+    file, out = write_study(), tmp_path / "out"
+    folder, url = _recorded(file, tmp_path / "recorded"), f"sqlite:///{tmp_path}/s.db"
+
+    def take(name: str, *, finished: str, words: str) -> tuple[tuple[int, int], list[str]]:
+        """Import that run into the study of that name: how many were taken, and what was told."""
+        study = load_study(str(file))
+        study.name = name
+        record = json.loads((folder / "trials.jsonl").read_text(encoding="utf-8"))
+        record["finished"] = finished
+        (folder / "trials.jsonl").write_text(json.dumps(record) + "\n", encoding="utf-8")
+        line = json.dumps({"key": record["key"], "lines": [words] * 20})
+        (folder / "hypotheses.jsonl.gz").write_bytes(gzip.compress(line.encode()))
+        told: list[str] = []
+        found = reporting.import_trials(Bench(study, out), folder, url=url, tell=told.append)
+        return found, [line for line in told if "another run" in line]
+
+    assert take("one", finished="in May", words="one") == ((1, 0), [])
+    [lines] = out.glob("trials/*/test.txt.gz")
+    # A study that shares the folder shares its trials: comparisons of both read these translations.
+    found, told = take("two", finished="in June", words="two")
+    assert found == (1, 0) and len(told) == 1
+    assert told[0].endswith(f"{lines.parent} holds another run of it, which is taken in its place")
+    assert read_lines(lines) == ["one"] * 20
+    storage = open_storage(url)
+    records = [Queue(storage, name, []).records().popitem()[1] for name in ("one", "two")]
+    assert [record["finished"] for record in records] == ["in May", "in May"]
+    assert records[0]["scores"] == records[1]["scores"]
+    # Translations that were lost come back of the run that was scored, and of no other.
+    lines.unlink()
+    assert take("one", finished="in June", words="two") == ((0, 1), [])
+    assert not lines.exists()
+    assert take("one", finished="in May", words="one") == ((0, 1), [])
+    assert read_lines(lines) == ["one"] * 20
 
 
 @pytest.mark.parametrize("wrong", [["--workers", "0"], ["--minutes", "-1"], ["--seeds", "0"]])

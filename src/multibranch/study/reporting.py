@@ -21,7 +21,7 @@ from multibranch.study.results import Results
 from multibranch.study.scoring import scored
 from multibranch.study.storage import Queue, is_there, open_storage
 from multibranch.study.telling import TELL_EVERY, Tell
-from multibranch.study.trial import HYPOTHESES, RECORD, write_lines
+from multibranch.study.trial import HYPOTHESES, RECORD, read_record, write_lines
 
 POINTS = 40  # of a learning curve, in a recorded file
 
@@ -221,7 +221,7 @@ def import_trials(bench: Bench, folder: str | Path, *, url: str, tell: Tell) -> 
     names = {corpus.name for corpus in bench.study.corpora}
     cells = {experiment.cell for experiment in bench.study.experiments(seeds=1)}
     queue = Queue(open_storage(url), bench.study.name, [])
-    done = {key: record.get("fingerprint") for key, record in queue.records().items()}
+    done = queue.records()
     found = [
         record
         for record in found
@@ -243,15 +243,24 @@ def import_trials(bench: Bench, folder: str | Path, *, url: str, tell: Tell) -> 
                     f"{folder} is damaged: {record['key']} has {counted(len(lines), 'translation')}"
                     f" of the test set's {counted(len(data.split('test')), 'sentence')}"
                 )
-        is_known = done.get(record["key"]) == record["fingerprint"]  # and scored by then
-        # What is known was scored and tested by its own translations: these may be of another run.
-        if data is not None and not (is_known and (target / HYPOTHESES).is_file()):
+        stored = done.get(record["key"])
+        is_known = stored is not None and stored.get("fingerprint") == record["fingerprint"]
+        # What is there was scored and tested by its own translations, in this storage or in that of
+        # another study with this output folder: those of another run do not take their place.
+        has_lines = (target / HYPOTHESES).is_file()
+        there = stored if is_known else read_record(target) if has_lines or data is None else None
+        of_another_run = there is not None and there.get("finished") != record.get("finished")
+        if data is not None and not of_another_run and not (is_known and has_lines):
             write_lines(target / HYPOTHESES, lines)
         if is_known:
             known += 1
             continue
+        record = {**record, "driver": driver}
+        if there is not None and of_another_run:
+            tell(f"{record['key']}: {target} holds another run of it, which is taken in its place")
+            record = {"driver": None, **there}
         record = scored({**record, "study": bench.study.name}, target, data)
-        record |= {"command": bench.command(experiment), "driver": driver}
+        record["command"] = bench.command(experiment)
         target.mkdir(parents=True, exist_ok=True)
         write_json(target / RECORD, record)
         if queue.add_done(record, experiment.group):
