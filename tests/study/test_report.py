@@ -1,5 +1,6 @@
 """Reports from records: the numbers, the layout, the files; the page in a real browser."""
 
+import gzip
 import json
 import math
 import re
@@ -715,6 +716,33 @@ def test_a_comparison_with_another_signature_is_made_again(
     kept["found"] = changed("nrefs:1|of an old release")
     cache.write_text(json.dumps(kept), encoding="utf-8")
     assert from_storage(bench, url, lambda line: None).comparisons == kept["found"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [lambda data: data[:-12], lambda data: b"no gzip", lambda data: gzip.compress(b"\xff" * 99)],
+    ids=["cut", "other", "no text"],
+)
+def test_translations_that_are_damaged_are_named(
+    write_study: Callable[..., Path], tmp_path: Path, capsys, change: Callable[[bytes], bytes]
+) -> None:
+    pytest.importorskip("optuna")
+    file = write_study()
+    study = load_study(str(file))
+    queue = Queue(open_storage(f"sqlite:///{tmp_path}/study.db"), study.name, [])
+    continued = next(e for e in study.experiments() if e.start == "continued")
+    for experiment in (continued.baseline, continued):
+        record = made_record(study, experiment, 30.0)
+        queue.add_done(record, experiment.group)
+        path = tmp_path / "trials" / f"{experiment.key}-{record['fingerprint']}" / HYPOTHESES
+        write_lines(path, ["a b c d e"] * 20)
+    path.write_bytes(change(path.read_bytes()))
+    words = ["study", "report", str(file), "--output", str(tmp_path)]
+    assert main(words) == 2
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said.startswith(f"multibranch study: {path} is damaged: ") and "; remove it" in said
+    path.unlink()
+    assert main(words) == 0
 
 
 def test_trials_of_a_corpus_that_went_are_reported_with_the_comparisons_they_had(

@@ -15,6 +15,7 @@ import gzip
 import json
 import shutil
 import time
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
@@ -28,7 +29,7 @@ from multibranch.data import PreparedData
 from multibranch.decoding import Translator
 from multibranch.device import device_name
 from multibranch.directory import load_model
-from multibranch.disk import write_json
+from multibranch.disk import replaced_file, write_json
 from multibranch.errors import UserError
 from multibranch.metrics import Score, multi_bleu
 from multibranch.nn import branch_similarity
@@ -355,11 +356,19 @@ def write_lines(path: Path, lines: list[str]) -> None:
     """Lines, compressed, and the same bytes for the same lines."""
     path.parent.mkdir(parents=True, exist_ok=True)
     text = "".join(line.replace("\n", " ") + "\n" for line in lines)
-    path.write_bytes(gzip.compress(text.encode("utf-8"), mtime=0))
+    with replaced_file(path) as file:
+        file.write(gzip.compress(text.encode("utf-8"), mtime=0))
 
 
 def read_lines(path: Path) -> list[str]:
-    text = gzip.decompress(path.read_bytes()).decode("utf-8")
+    """What `write_lines` wrote."""
+    try:
+        text = gzip.decompress(path.read_bytes()).decode("utf-8")
+    except (gzip.BadGzipFile, EOFError, zlib.error, UnicodeDecodeError) as error:
+        raise UserError(
+            f"{path} is damaged: {error}; remove it, which leaves the differences of its trial "
+            "untested, and import the trial again where it was recorded elsewhere"
+        ) from None
     return text.removesuffix("\n").split("\n") if text else []
 
 
