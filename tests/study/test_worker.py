@@ -275,6 +275,39 @@ def test_a_signal_at_the_end_of_a_training_ends_the_study_too(
     assert len(list(out.glob("trials/*/config.json"))) == 2
 
 
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="children are read from /proc")
+@pytest.mark.parametrize("begun", [False, True], ids=["importing", "training"])
+def test_ctrl_c_at_a_terminal_reaches_workers_too_and_is_no_traceback_of_theirs(
+    begun: bool, write_study: Callable[..., Path], study_command: Start, tmp_path: Path
+) -> None:
+    file, out = write_study(updates=100000, every=1000), tmp_path / "out"
+    words = ("run", file, "--device", "cpu", "--output", out, "--workers", "2", "--seeds", "2")
+    process = study_command(*words, "--only", BASELINE, BASELINE.replace("s1", "s2"))
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    deadline = time.monotonic() + 60
+    while (
+        len(list(out.glob("trials/*/metrics.jsonl"))) < 2
+        if begun
+        else len(children.read_text().split()) < 3  # with what tracks the resources of all
+    ):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    time.sleep(1)
+    for one in map(int, children.read_text().split()):
+        os.kill(one, signal.SIGINT)
+    time.sleep(1)  # however late the command itself hears of it
+    process.send_signal(signal.SIGINT)
+    (said,) = finish(process, status=130)
+    lines = [line.partition(" ")[2] for line in said.splitlines() if "tiny." not in line]
+    told = [
+        "stopping: what is at work is saved and given back",
+        "stopped: the same command goes on",
+    ]
+    assert lines == [*told, "study: interrupted"]
+    states = sorted(trial.state.name for trial in trials_of(f"sqlite:///{out}/study.db", file))
+    assert states == ["FAIL"] * (2 * begun) + ["WAITING"] * 2
+
+
 def test_workers_that_were_killed_are_no_success(
     write_study: Callable[..., Path], study_command: Start, tmp_path: Path
 ) -> None:

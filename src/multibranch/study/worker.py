@@ -6,8 +6,10 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from multiprocessing import resource_tracker
 from typing import Any
 
 from multibranch.errors import Interrupted, UserError, counted
@@ -222,22 +224,46 @@ def _run_several(job: Work, workers: int, tell: Tell) -> dict[str, int]:
     queue.fill()
     context = multiprocessing.get_context("spawn")
     processes = [context.Process(target=_main, args=(job, tell)) for _ in range(workers)]
-    for process in processes:
-        process.start()
+    with _ctrl_c_held_back():
+        for process in processes:
+            process.start()
     try:
         _watch(job, queue, processes, tell)
     except KeyboardInterrupt:
         tell("stopping: what is at work is saved and given back")
-        for process in processes:
-            if process.is_alive() and process.pid:
-                os.kill(process.pid, signal.SIGTERM)
-        for process in processes:
-            process.join()
+        _stop(processes)
         raise
     gone = [process for process in processes if process.exitcode]
     if gone:
         tell(f"{len(gone)} of {counted(workers, 'worker')} ended early")
     return count(job, queue.states())
+
+
+@contextmanager
+def _ctrl_c_held_back() -> Iterator[None]:
+    """Let Ctrl-C wait for the end of the block, and pass over the processes that begin inside.
+
+    A terminal sends it to all of them. In those it would be a traceback where they still import,
+    and, with the SIGTERM by which they are stopped, a second signal while they give back.
+    """
+    resource_tracker.ensure_running()  # which lets Ctrl-C through again where it has to be begun
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _stop(processes: list[Any]) -> None:
+    """Have workers save and give back; whoever insists has them give back alone."""
+    for _ in range(2):
+        for process in processes:
+            if process.is_alive() and process.pid:
+                os.kill(process.pid, signal.SIGTERM)
+        with suppress(KeyboardInterrupt):
+            for process in processes:
+                process.join()
+            return
 
 
 def _watch(job: Work, queue: Queue, processes: list[Any], tell: Tell) -> None:
