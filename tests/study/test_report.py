@@ -648,6 +648,46 @@ def test_the_command_of_some_seeds_can_be_pasted_whatever_the_corpus_is_called()
     assert words[3:] == ["a b.yaml", "--only", *(record["key"] for record in made)]
 
 
+@pytest.mark.parametrize(
+    ("seeds", "usual", "asked"),
+    [
+        ([1, 2, 3], 3, []),
+        ([1, 2], 3, [1, 2]),
+        ([1, 2, 4], 3, [1, 2, 4]),
+        ([1, 2, 3, 4, 5], 3, []),
+        ([1, 2, 3], 5, [1, 2, 3]),
+    ],
+)
+def test_the_command_of_a_row_repeats_the_seeds_that_were_run_and_no_others(
+    seeds: list[int], usual: int, asked: list[int], tmp_path: Path
+) -> None:
+    """Whichever the study has, and whichever command each of them was run by."""
+    study = load_study("ted-de-en")
+    study.seeds = usual
+    first = next(e for e in study.experiments() if e.drop_branch == 0.3)
+    made = []
+    for seed in seeds:
+        one = replace(first, seed=seed)
+        command = Bench(study=study, output=tmp_path).command(one)
+        made.append({**made_record(study, one, 30.0), "command": command})
+    [cell] = Results(study, made).cells.values()
+    words = shlex.split(command_of(cell, study))
+    keys = words[words.index("--only") + 1 :]
+    count = int(keys.pop()) if "--seeds" in keys else None
+    keys = [key for key in keys if key != "--seeds"]
+    assert keys == ([f"{first.cell}.s{seed}" for seed in asked] or [first.cell])
+    repeated = choose(study.experiments(count), keys)
+    assert [e.seed for e in repeated if e.cell == first.cell] == seeds
+
+
+def test_a_seed_that_a_grid_has_no_more_is_asked_for_in_its_command(tmp_path: Path) -> None:
+    study = load_study("ted-de-en")  # one of whose grids has a single seed, where the others have 3
+    [one] = [e for e in study.experiments() if e.drop_branch == 0.1]
+    bench = Bench(study=study, output=tmp_path)
+    assert "--seeds" not in bench.command(one)
+    assert bench.command(replace(one, seed=2)).endswith(".s2 --seeds 2")
+
+
 def test_comparisons_whose_writing_was_cut_off_are_made_again(tmp_path: Path) -> None:
     pytest.importorskip("optuna")
     bench = Bench(study=load_study("multi30k-small"), output=tmp_path)

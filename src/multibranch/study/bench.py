@@ -277,10 +277,11 @@ class Bench:
 
     def command(self, experiment: Experiment | None = None) -> str:
         """The command that runs the study here, or repeats one trial with what it starts from."""
-        words = [] if experiment is None else ["--only", experiment.key]
-        usual = max(grid.seeds or self.study.seeds for grid in self.study.grids)
-        if experiment is not None and experiment.seed > usual and "--seeds" not in self.words:
-            words += ["--seeds", str(experiment.seed)]  # else the study has no such key
+        words: list[str] = []
+        if experiment is not None:
+            words = ["--only", experiment.key]
+            known = "--seeds" in self.words or experiment in self.study.experiments()
+            words += [] if known else ["--seeds", str(experiment.seed)]  # else there is no such key
         return shlex.join(["multibranch", "study", "run", self.study.said, *words, *self.words])
 
 

@@ -1,5 +1,6 @@
 """Our numbers in the layout of the paper's tables, beside the paper's own."""
 
+import re
 import shlex
 from collections import Counter
 from collections.abc import Sequence
@@ -201,8 +202,12 @@ def row_of(cell: CellResult, study: Study) -> dict[str, Any]:
 
 def keys_of(cell: CellResult, study: Study) -> list[str]:
     """What `--only` needs to repeat a cell's trials, those of all seeds that were run."""
-    keys = [str(record["key"]) for record in cell.records]
-    return [cell.cell] if len(keys) >= study.seeds else keys
+    said = re.search(r" --seeds (\d+)", _run_by(cell))
+    usual = max(grid.seeds or study.seeds for grid in study.grids)
+    count = usual if said is None else int(said[1])
+    if cell.seeds == list(range(1, count + 1)):
+        return [cell.cell]
+    return [str(record["key"]) for record in cell.records]
 
 
 def command_of(cell: CellResult, study: Study) -> str:
@@ -211,9 +216,14 @@ def command_of(cell: CellResult, study: Study) -> str:
 
 
 def _command(cell: CellResult, keys: list[str]) -> str:
-    words = shlex.split(str(cell.records[0]["command"]))
-    own = str(cell.records[0]["key"])
+    words = shlex.split(_run_by(cell))
+    own = str(cell.records[-1]["key"])
     return shlex.join(one for word in words for one in (keys if word == own else [word]))
+
+
+def _run_by(cell: CellResult) -> str:
+    """The command of the last seed, which is the one that may have to say how many there are."""
+    return str(cell.records[-1]["command"])
 
 
 def repeating(results: Results) -> tuple[str, list[str]]:
