@@ -1,5 +1,6 @@
 """Every recipe end to end, on small archives in the layout of the originals."""
 
+import dataclasses
 import gzip
 import io
 import json
@@ -218,6 +219,11 @@ def test_wmt14_is_cleaned_by_subwords(tmp_path: Path) -> None:
     train = data.manifest["splits"]["train"]
     assert train["dropped"] == {"too different in length": 1, "too long": 1}
     assert train["pairs"] == len(data.split("train")) == 15
+    # Of the first pairs as well, whose vocabulary it takes to know: then there are fewer of them.
+    recipe = dataclasses.replace(small("wmt14-de-en"), first_pairs=12)
+    manifest, _ = prepare(recipe, tmp_path / "first", places=[tmp_path], jobs=1)
+    first = manifest["splits"]["train"]
+    assert (first["pairs"], first["dropped"]) == (10, train["dropped"])
 
 
 def test_wmt19_en_de(tmp_path: Path) -> None:

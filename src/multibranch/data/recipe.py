@@ -98,8 +98,9 @@ class Recipe(Corpus):
     """A corpus of pairs: what is in each split, and how it is cleaned, split and encoded.
 
     ``valid_every`` and ``test_every`` hold out every so many clean training pairs. ``first_pairs``
-    keeps so many of the clean training pairs that are not held out. ``tokenised`` says that the
-    files hold words already.
+    keeps so many of the clean training pairs that are not held out, of which cleaning by subwords,
+    which needs their vocabulary, may drop some yet. ``tokenised`` says that the files hold words
+    already.
     """
 
     text: TextSettings
