@@ -16,6 +16,7 @@ import pytest
 from multibranch.cli import main
 from multibranch.data import PreparedData
 from multibranch.errors import UserError
+from multibranch.metrics import multi_bleu
 from multibranch.metrics.score import mean_and_deviation
 from multibranch.study import plots
 from multibranch.study.bench import Bench
@@ -726,12 +727,11 @@ def test_a_comparison_with_another_signature_is_made_again(
     queue = Queue(open_storage(url), study.name, [])
     continued = next(e for e in study.experiments() if e.start == "continued")
     for experiment in (continued.baseline, continued):
-        record = made_record(study, experiment, 30.0)
+        lines = ["worse" if experiment.start == "scratch" else perfect[0], *perfect[1:]]
+        record = made_record(study, experiment, multi_bleu(lines, perfect).value)
         queue.add_done(record, experiment.group)
         folder = tmp_path / "trials" / f"{experiment.key}-{record['fingerprint']}"
-        folder.mkdir(parents=True)
-        first = "worse" if experiment.start == "scratch" else perfect[0]
-        write_lines(folder / HYPOTHESES, [first, *perfect[1:]])
+        write_lines(folder / HYPOTHESES, lines)
     cache = tmp_path / f"significance-{study.name}.json"
     found = from_storage(bench, url, lambda line: None).comparisons
     [signature] = {each["signature"] for each in found.values()}
@@ -794,7 +794,7 @@ def test_trials_of_a_corpus_that_went_are_reported_with_the_comparisons_they_had
     queue = Queue(open_storage(url), study.name, [])
     continued = next(e for e in study.experiments() if e.start == "continued")
     for experiment in (continued.baseline, continued):
-        record = made_record(study, experiment, 30.0)
+        record = made_record(study, experiment, 0.0)
         queue.add_done(record, experiment.group)
         folder = tmp_path / "trials" / f"{experiment.key}-{record['fingerprint']}"
         write_lines(folder / HYPOTHESES, ["a b c d e"] * 20)
@@ -814,6 +814,34 @@ def test_trials_of_a_corpus_that_went_are_reported_with_the_comparisons_they_had
     told = f"no test for significance on tiny: {file} has no such corpus any more\n"
     assert found.err.endswith(told)
     assert json.loads(found.out)[1]["against_baseline"]["tested"] == 0
+
+
+@pytest.mark.parametrize(
+    "change", [lambda now: now[1:], lambda now: ["another", *now[1:]]], ids=["fewer", "other"]
+)
+def test_trials_that_another_test_set_scored_are_not_tested_by_the_one_there_is_now(
+    write_study: Callable[..., Path], tiny_data: Path, tmp_path: Path, change: Callable
+) -> None:
+    """As where a corpus was prepared anew: their scores are of the sentences of before."""
+    pytest.importorskip("optuna")
+    study = load_study(str(write_study()))
+    bench, url = Bench(study=study, output=tmp_path), f"sqlite:///{tmp_path}/study.db"
+    data = PreparedData.open(tiny_data)
+    now = [data.text.tokenise(line, "target") for line in data.lines("test", "target")]
+    before = change(now)
+    queue = Queue(open_storage(url), study.name, [])
+    continued = next(e for e in study.experiments() if e.start == "continued")
+    for experiment in (continued.baseline, continued):
+        record = made_record(study, experiment, multi_bleu(before, before).value)
+        queue.add_done(record, experiment.group)
+        folder = tmp_path / "trials" / f"{experiment.key}-{record['fingerprint']}"
+        write_lines(folder / HYPOTHESES, before)
+    told: list[str] = []
+    found = from_storage(bench, url, told.append)
+    assert (len(found.cells), found.comparisons) == (2, {})
+    assert told[-1] == (
+        "not tested: differences of 2 trials scored by another test set than the corpus has now"
+    )
 
 
 def test_where_no_trial_has_translations_nothing_is_said_to_be_tested(

@@ -8,7 +8,7 @@ from typing import Any
 from multibranch.data import PreparedData
 from multibranch.directory import read_json
 from multibranch.disk import write_json
-from multibranch.errors import UserError
+from multibranch.errors import UserError, counted
 from multibranch.metrics.bootstrap import Bootstrap, Resampled, signature
 from multibranch.study.bench import Bench
 from multibranch.study.experiment import Experiment
@@ -48,10 +48,8 @@ class Comparisons:
         ):
             return None
         bootstrap = self._bootstraps[corpus]
-        for key in (system, baseline):
-            if key not in self._resampled:
-                self._resampled[key] = bootstrap.resample(read_lines(files[key]))
-        got = bootstrap.compare(self._resampled[baseline], self._resampled[system])
+        first, second = (self._of(key, corpus, files[key]) for key in (baseline, system))
+        got = bootstrap.compare(first, second)
         self.found[name] = {
             "difference": round(got["difference"], 4),
             "p_value": round(got["p_value"], 5),
@@ -59,6 +57,21 @@ class Comparisons:
             "signature": bootstrap.signature,
         }
         return self.found[name]
+
+    def scored_alike(self, record: dict[str, Any], path: Path) -> bool:
+        """Whether a trial was scored by these references, and not by a corpus of before."""
+        corpus, lines = record["experiment"]["corpus"], read_lines(path)
+        if len(lines) != len(self._bootstraps[corpus].references):
+            return False
+        score = (record.get("scores") or {}).get("multi_bleu")
+        if score is None:
+            return True
+        return abs(self._of(record["key"], corpus, path).score - float(score["value"])) < 0.01
+
+    def _of(self, key: str, corpus: str, path: Path) -> Resampled:
+        if key not in self._resampled:
+            self._resampled[key] = self._bootstraps[corpus].resample(read_lines(path))
+        return self._resampled[key]
 
 
 def compared(bench: Bench, records: list[dict[str, Any]], tell: Tell) -> dict[str, Any]:
@@ -99,8 +112,16 @@ def compared(bench: Bench, records: list[dict[str, Any]], tell: Tell) -> dict[st
         return known
     comparisons = Comparisons(words, known, lowercase=lowercase)
     tell(f"testing for significance: {len(wanted)} of the differences")
+    by_key, asked = {r["key"]: r for r in records}, {key for _, *pair in wanted for key in pair}
+    alike = {key for key in asked if comparisons.scored_alike(by_key[key], files[key])}
+    if alike < asked:
+        tell(
+            f"not tested: differences of {counted(len(asked - alike), 'trial')} scored by another "
+            "test set than the corpus has now"
+        )
     for corpus, key, other in wanted:
-        comparisons.compare(key, other, corpus, files)
+        if {key, other} <= alike:
+            comparisons.compare(key, other, corpus, files)
     write_json(cache, {"of": prints, "found": comparisons.found})
     return comparisons.found
 
