@@ -106,7 +106,7 @@ def test_the_papers_table_for_people_says_what_does_not_follow(
         ("a: [", [], "line 1 is no YAML"),
         (CONFIG + "  heads: 8\n", ["--vocabulary", "8"], "the key heads is given twice"),
         (None, [], "there is no configuration file"),
-        (CONFIG, ["--paper"], "Give either a configuration file or --paper."),
+        (CONFIG, ["--paper"], "give either a configuration file or --paper"),
     ],
 )  # fmt: skip
 def test_bad_input_is_one_line_and_exit_status_2(

@@ -56,6 +56,8 @@ def run(args: argparse.Namespace) -> None:
     check_place(output, "--output")
     if not 0 <= args.noise <= _MOST_NOISE:
         raise UserError(f"--noise must be at least 0 and at most {_MOST_NOISE}, not {args.noise}")
+    if args.branches < 1:
+        raise UserError(f"--branches must be at least 1, not {args.branches}")
     model = load_model(args.model)
     text = load_text(args.model)
     if any(block.attention.branches > 1 for block in model.blocks) and not args.tile:

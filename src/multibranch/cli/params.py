@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     if args.paper == (args.config is not None):
-        raise UserError("Give either a configuration file or --paper.")
+        raise UserError("give either a configuration file or --paper")
     if args.paper and args.vocabulary:
         raise UserError("--vocabulary is for a configuration file: --paper has the paper's own.")
     if args.paper:
@@ -61,8 +61,8 @@ def _config(path: Path, vocabulary: Sequence[int] | None, *, as_json: bool) -> N
         raise UserError("--vocabulary takes one size, or the source's and the target's.")
     if missing:
         raise UserError(
-            f"The size of the vocabulary is not known from {path}; "
-            "add --vocabulary SIZE, or --vocabulary SOURCE TARGET for separate ones."
+            f"the size of the vocabulary is not known from {path}; "
+            "add --vocabulary SIZE, or --vocabulary SOURCE TARGET for separate ones"
         )
     try:
         counts = count_parameters(**settings)
