@@ -415,6 +415,21 @@ def test_a_signal_at_the_end_of_a_trial_ends_the_search_with_that_trial(
     assert json.loads((tmp_path / "search.json").read_text(encoding="utf-8"))["trials"] == 1
 
 
+def test_a_signal_while_a_trial_is_pruned_ends_the_search_with_that_trial(
+    write_study: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def should_prune(trial: optuna.trial.Trial) -> bool:
+        if not trial.user_attrs["own"]:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return True
+
+    monkeypatch.setattr(optuna.trial.Trial, "should_prune", should_prune)
+    words = ["study", "search", str(write_study()), "--output", str(tmp_path), "--device", "cpu"]
+    assert main([*words, "--trials", "4", "--record", str(tmp_path / "search.json")]) == 143
+    found = json.loads((tmp_path / "search.json").read_text(encoding="utf-8"))
+    assert (found["trials"], found["pruned"]) == (2, 1)
+
+
 def test_sigterm_ends_a_search_that_waits_for_others_with_what_it_has(
     write_study: Callable[..., Path], tmp_path: Path
 ) -> None:

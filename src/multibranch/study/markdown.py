@@ -66,8 +66,8 @@ def _marks(results: Results) -> str:
     # Comparisons tests that one score, whichever the tables show.
     of = "" if results.study.metric == "multi_bleu" else "of BLEU on tokens, not of this score, "
     return (
-        " ▲ and ▼: better and worse than what it is compared with, in every seed, and more than "
-        f"chance would explain (paired bootstrap {of}over the test sentences, p < 0.05)."
+        " ▲ and ▼: better and worse than what it is compared with, in every seed tested, and more "
+        f"than chance would explain (paired bootstrap {of}over the test sentences, p < 0.05)."
     )
 
 

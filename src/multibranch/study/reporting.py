@@ -121,7 +121,9 @@ def write_recorded(path: Path, results: Results) -> None:
     # One trial a line, so that a change of one is a change of one line.
     trials = ",\n".join(json.dumps(trial, ensure_ascii=False) for trial in content.pop("trials"))
     head = json.dumps(content, indent=1, ensure_ascii=False)
-    path.write_text(head[:-2] + ',\n "trials": [\n' + trials + "\n ]\n}\n", encoding="utf-8")
+    text = head[:-2] + ',\n "trials": [\n' + trials + "\n ]\n}\n"
+    with replaced_file(path) as file:
+        file.write(text.encode())
 
 
 def _one_signature(comparisons: dict[str, Any]) -> str:

@@ -11,6 +11,7 @@ import dataclasses
 import itertools
 import json
 import secrets
+import signal
 import time
 import warnings
 from collections.abc import Callable
@@ -212,6 +213,7 @@ def _run(
         if trial.should_prune() and not own:  # the one to beat is seen through
             raise optuna.TrialPruned
 
+    trainer = None
     try:
         trainer = Trainer(config, begun.bench.open(begun.own), watch=watch, quiet=True)
         outcome = trainer.run()
@@ -229,6 +231,8 @@ def _run(
             leases.end(trial._trial_id)
             raise
         study.tell(trial, state=optuna.trial.TrialState.PRUNED, skip_if_finished=True)
+        if trainer and trainer.interruption.signal:  # which training had yet to obey
+            signal.raise_signal(trainer.interruption.signal)
         return None
     trial.set_user_attr("parameters", outcome.parameters)
     trial.set_user_attr("folder", str(folder))

@@ -101,8 +101,7 @@ class Display:
         """Show and keep one validation."""
         self.record("validation", record)
         line = (
-            f"epoch {record['epoch']:>3}  update {record['update']:>7,}  "
-            f"valid loss {record['loss']:.4f}  ppl {_perplexity(record['plain'])}"
+            f"{_place(record)}  valid loss {record['loss']:.4f}  ppl {_perplexity(record['plain'])}"
         )
         if record.get("score") is not None:
             line += f"  {record['score_name']} {record['score']:.2f}"
@@ -170,7 +169,7 @@ def _forget(path: Path, progress: Progress | None) -> None:
 
 def _line(record: dict[str, Any], share: float | None, left: float | None) -> str:
     """How training goes; a run that was resumed has no loss to tell before its first report."""
-    parts = [f"epoch {record['epoch']}", f"update {record['update']:,}"]
+    parts = [_place(record)]
     if "loss" in record:
         parts += [f"loss {record['loss']:.3f}", f"ppl {_perplexity(record['plain'])}"]
     parts.append(f"{record['tokens_per_second']:,.0f} tok/s")
@@ -183,6 +182,10 @@ def _line(record: dict[str, Any], share: float | None, left: float | None) -> st
     if record.get("skipped"):
         parts.append(f"{record['skipped']} skipped")
     return "  ".join(parts)
+
+
+def _place(record: dict[str, Any]) -> str:
+    return f"epoch {record['epoch']:>3}  update {record['update']:>7,}"
 
 
 def clock(seconds: float) -> str:
