@@ -37,7 +37,7 @@ def test_progress_as_a_plain_line(tmp_path: Path) -> None:
         display.progress(RECORD, share=0.25, left=3723)
         display.progress({**RECORD, "update": 1201}, share=0.26, left=3722)
     assert text.getvalue() == (
-        "epoch 3  update 1,200  loss 4.500  ppl 20.09  12,346 tok/s  norm 0.75   25%"
+        "epoch   3  update   1,200  loss 4.500  ppl 20.09  12,346 tok/s  norm 0.75   25%"
         "  1:02:03 left\n"
     )  # the second came too soon after the first
 
@@ -67,7 +67,8 @@ def test_the_line_on_a_terminal_moves_between_reports(
         assert display.stands_still()
         display.move(PACE, share=0.5, left=60)
         assert not display.stands_still()
-    drawn = "epoch 4  update 1,207  loss 4.500  ppl 20.09  999 tok/s  norm 0.75   50%  1:00 left"
+    report = "epoch   4  update   1,207  loss 4.500  ppl 20.09  999 tok/s  norm 0.75"
+    drawn = f"{report}   50%  1:00 left"
     assert drawn in text.getvalue()
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 1  # reports only
 
@@ -78,7 +79,7 @@ def test_it_moves_before_the_first_report_of_a_run_that_was_resumed(tmp_path: Pa
     with display:
         assert display.stands_still()
         display.move(PACE, share=None, left=None)
-    assert "epoch 4  update 1,207  999 tok/s\x1b" in text.getvalue()
+    assert "epoch   4  update   1,207  999 tok/s\x1b" in text.getvalue()
 
 
 def test_without_a_terminal_no_line_can_stand_still(tmp_path: Path) -> None:
