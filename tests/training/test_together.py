@@ -295,7 +295,7 @@ def test_checkpoints_are_of_the_same_updates(
         written(self, state, record)
 
     monkeypatch.setattr(Checkpoints, "write", write)
-    minutes = {"1": 1e-4, "2": 60.0}
+    minutes = {"1": 0.0, "2": 60.0}
     together(
         tiny,
         *(
