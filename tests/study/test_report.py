@@ -204,7 +204,7 @@ def test_markdown_and_page_have_every_cell_and_the_command_that_repeats_it(
         some = " ".join(f"{cell.cell}.s{seed}" for seed in cell.seeds)
         which = cell.cell if len(cell.seeds) == results.study.seeds else some
         assert f" | `{which}` |\n" in text
-        assert f"<br><code>{which}</code>" in web
+        assert f"><code>{which}</code></td></tr>" in web
     command = "multibranch study run multi30k-small --only KEY"
     assert f"\n{command}\n" in text and text.count("multibranch study run") == 1
     assert f"<code>{command}</code>" in web and web.count("multibranch study run") == 1

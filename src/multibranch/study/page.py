@@ -151,8 +151,8 @@ def _cells(results: Results) -> str:
             )
             keys = " ".join(map(_e, keys_of(cell, study)))
             rows.append(
-                f'<tr><td class="left">{_e(cell.experiment.title())}<br><code>{keys}</code></td>'
-                f"{numbers}</tr>"
+                f'<tr class="cell"><td class="left">{_e(cell.experiment.title())}</td>{numbers}</tr>'
+                f'<tr><td class="left" colspan="{len(told) + 1}"><code>{keys}</code></td></tr>'
             )
     usual, others = repeating(results)
     commands = f"<p>What repeats a row, with its key for KEY: <code>{_e(usual)}</code></p>"
