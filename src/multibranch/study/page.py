@@ -149,9 +149,9 @@ def _cells(results: Results) -> str:
             numbers = "".join(
                 f'<td class="number">{_e(values[cell.cell][place])}</td>' for place in told
             )
-            keys = " ".join(map(_e, keys_of(cell, study)))
+            name, keys = _e(cell.experiment.title()), " ".join(map(_e, keys_of(cell, study)))
             rows.append(
-                f'<tr class="cell"><td class="left">{_e(cell.experiment.title())}</td>{numbers}</tr>'
+                f'<tr class="cell"><td class="left">{name}</td>{numbers}</tr>'
                 f'<tr><td class="left" colspan="{len(told) + 1}"><code>{keys}</code></td></tr>'
             )
     usual, others = repeating(results)
