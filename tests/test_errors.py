@@ -2,6 +2,9 @@
 
 import json
 import signal
+import sys
+import time
+import weakref
 from contextlib import suppress
 
 import pytest
@@ -13,6 +16,7 @@ from multibranch.errors import (
     UserError,
     counted,
     interrupts_kept,
+    interrupts_sent_again,
     is_out_of_memory,
     needed,
 )
@@ -96,3 +100,64 @@ def test_an_interrupt_that_is_only_noted_raises_nothing() -> None:
 )
 def test_a_number_has_its_noun_in_singular_or_plural(words: tuple, said: str) -> None:
     assert counted(*words) == said
+
+
+class Thing:
+    """What a weak reference can be to."""
+
+
+def drop(number: int, *, seconds: float = 20) -> None:
+    """Have a signal come where Python drops what its handler raises; wait for it to come again."""
+    thing = Thing()
+    reference = weakref.ref(thing, lambda _: signal.raise_signal(number))
+    del thing
+    assert reference() is None
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("number", STOPS)
+def test_an_interrupt_that_python_drops_comes_again(number: int) -> None:
+    def stop(number: int, frame: object) -> None:
+        raise Interrupted(number)
+
+    before, hook = signal.signal(number, stop), sys.unraisablehook
+    try:
+        with pytest.raises(Interrupted) as caught, interrupts_sent_again():
+            drop(number)
+    finally:
+        signal.signal(number, before)
+    assert caught.value.status == 128 + number
+    assert sys.unraisablehook is hook
+
+
+def test_pythons_own_ctrl_c_comes_again_too() -> None:
+    with pytest.raises(KeyboardInterrupt), interrupts_sent_again():
+        drop(signal.SIGINT)
+
+
+def test_other_errors_that_python_drops_are_told_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda what: told.append(what.exc_type))
+    with interrupts_sent_again():
+        thing = Thing()
+        reference = weakref.ref(thing, lambda _: 1 // 0)
+        del thing
+    assert reference() is None and told == [ZeroDivisionError]
+
+
+def test_an_interrupt_is_not_sent_again_once_the_block_is_over() -> None:
+    came = []
+
+    def stop(number: int, frame: object) -> None:
+        came.append(number)
+        raise Interrupted(number)
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        with interrupts_sent_again(after=30):
+            drop(signal.SIGTERM, seconds=0)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert came == [signal.SIGTERM]

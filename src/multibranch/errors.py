@@ -1,12 +1,14 @@
 """The one error that the command line turns into a line of text and exit status 2.
 
 That an optional package is missing is such an error, which `needed` raises. `is_out_of_memory` says
-which errors of Python and PyTorch mean too little memory. `Interrupted` is Ctrl-C or SIGTERM, and
-`interrupts_kept` lets no library make another error of them. `counted` is for numbers in messages.
+which errors of Python and PyTorch mean too little memory. `Interrupted` is Ctrl-C or SIGTERM,
+`interrupts_kept` lets no library make another error of them, and `interrupts_sent_again` none be
+lost by Python itself. `counted` is for numbers in messages.
 """
 
 import importlib
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -29,6 +31,7 @@ class Interrupted(KeyboardInterrupt):
 
     def __init__(self, number: int) -> None:
         super().__init__()
+        self.signal = number
         self.status = 128 + number  # as of a program that the signal killed
 
 
@@ -90,6 +93,41 @@ def interrupts_kept() -> Iterator[None]:
             signal.signal(number, handler)
     if interrupt is not None:
         raise interrupt
+
+
+@contextmanager
+def interrupts_sent_again(after: float = 0.01) -> Iterator[None]:
+    """Inside, an interrupt that Python drops comes once more, after so many seconds.
+
+    Python drops what is raised in `__del__` and in a callback of a weak reference, and those are
+    what it runs first when it has collected garbage, where signals have to wait meanwhile.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before, main, again = sys.unraisablehook, threading.get_ident(), threading.Event()
+    senders: list[threading.Thread] = []
+
+    def send(number: int) -> None:
+        if not again.wait(after):
+            signal.pthread_kill(main, number)
+
+    def dropped(what: Any) -> None:
+        if not issubclass(what.exc_type, KeyboardInterrupt):
+            before(what)
+            return
+        number = getattr(what.exc_value, "signal", signal.SIGINT)
+        senders.append(threading.Thread(target=send, args=(number,), daemon=True))
+        senders[-1].start()
+
+    sys.unraisablehook = dropped
+    try:
+        yield
+    finally:
+        again.set()
+        for sender in senders:
+            sender.join()
+        sys.unraisablehook = before
 
 
 def handlers() -> dict[int, Callable[[int, FrameType | None], Any]]:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from multibranch.errors import Interrupted, handlers
+from multibranch.errors import Interrupted, handlers, interrupts_sent_again
 
 STATUS = 128 + signal.SIGINT  # as of a program that SIGINT killed
 
@@ -40,7 +40,8 @@ def interruptible(answer: str) -> Iterator[None]:
     for number in before:
         signal.signal(number, stop)
     try:
-        yield
+        with interrupts_sent_again():
+            yield
     finally:
         for number, handler in before.items():
             if signal.getsignal(number) is stop:  # and is not to be ignored from now on

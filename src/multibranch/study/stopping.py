@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from multibranch.errors import STOPS, Interrupted
+from multibranch.errors import STOPS, Interrupted, interrupts_sent_again
 
 
 def end_of(minutes: float | None) -> float | None:
@@ -47,7 +47,8 @@ def terminable(end: float | None = None) -> Iterator[None]:
         if timer is not None:
             timer.daemon = True
             timer.start()
-        yield
+        with interrupts_sent_again():
+            yield
     finally:
         left = True
         if timer is not None:
