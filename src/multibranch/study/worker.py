@@ -224,10 +224,10 @@ def _run_several(job: Work, workers: int, tell: Tell) -> dict[str, int]:
     queue.fill()
     context = multiprocessing.get_context("spawn")
     processes = [context.Process(target=_main, args=(job, tell)) for _ in range(workers)]
-    with _ctrl_c_held_back():
-        for process in processes:
-            process.start()
     try:
+        with _ctrl_c_held_back():
+            for process in processes:
+                process.start()
         _watch(job, queue, processes, tell)
     except KeyboardInterrupt:
         tell("stopping: what is at work is saved and given back")
@@ -255,15 +255,17 @@ def _ctrl_c_held_back() -> Iterator[None]:
 
 
 def _stop(processes: list[Any]) -> None:
-    """Have workers save and give back; whoever insists has them give back alone."""
-    for _ in range(2):
-        for process in processes:
-            if process.is_alive() and process.pid:
-                os.kill(process.pid, signal.SIGTERM)
+    """Have workers save and give back; whoever insists has them give back alone.
+
+    A worker passes over what comes too soon after the first: however often somebody asks, it is
+    passed on.
+    """
+    while alive := [process for process in processes if process.is_alive()]:
         with suppress(KeyboardInterrupt):
-            for process in processes:
+            for process in alive:
+                os.kill(process.pid, signal.SIGTERM)
+            for process in alive:
                 process.join()
-            return
 
 
 def _watch(job: Work, queue: Queue, processes: list[Any], tell: Tell) -> None:
