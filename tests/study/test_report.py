@@ -545,6 +545,7 @@ def test_a_learning_curve_is_the_mean_at_the_same_updates(
         assert updates[0] == 20 and updates[-1] in (340, 350)
         assert values == pytest.approx([math.exp(1 + update / 1000) for update in updates])
     broken = [[10, 3.0, 2.0], [20, 9.0, math.nan], [30, 9.0, math.inf], [40, 9.0, 5e5]]
+    broken.append([50, None, None])
     assert mean_curve([broken]) == ([], [])
     assert mean_curve([broken, short])[0] == [point[0] for point in short]
     # One model that fell apart does not keep the others from being drawn.

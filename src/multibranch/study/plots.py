@@ -277,13 +277,18 @@ def _curves(cells: Sequence[CellResult], results: Results) -> Drawn:
     return text, _figure(draw, x="updates of its own stage", y="validation perplexity")
 
 
-def mean_curve(curves: Sequence[Sequence[Sequence[float]]]) -> tuple[list[float], list[float]]:
+def mean_curve(
+    curves: Sequence[Sequence[Sequence[float | None]]],
+) -> tuple[list[float], list[float]]:
     """Updates, and the perplexity at each: the mean over seeds of the loss there.
 
     Seeds that stopped after another number of updates have other points, between which a line is
     drawn. A point that is no number, as of a training that fell apart, is left out.
     """
-    known = [[(one[0], one[2]) for one in curve if abs(one[2]) < LARGEST] for curve in curves]
+    known = [
+        [(one[0], one[2]) for one in curve if one[2] is not None and abs(one[2]) < LARGEST]
+        for curve in curves
+    ]
     known = [points for points in known if len(points) > 1]
     if not known:
         return [], []
