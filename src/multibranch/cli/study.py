@@ -253,7 +253,7 @@ def _search(args: argparse.Namespace) -> int:
 
 def _print_found(found: dict[str, Any]) -> None:
     """The best trials of a search, then the best, the study's own and what they started from."""
-    from multibranch.cli.output import print_result
+    from multibranch.cli.output import print_result, print_signatures
     from multibranch.errors import counted
 
     if not found["best"]:
@@ -284,5 +284,4 @@ def _print_found(found: dict[str, Any]) -> None:
     print_result(rows, as_json=False, title="Validation loss, and scores on the test set")
     if start is not None:
         print(f"all started from {start['key']}")
-    for name, signature in signatures.items():
-        print(f"{name}: {signature}")
+    print_signatures(signatures)

@@ -21,6 +21,7 @@ from multibranch.export.folder import (
     vocabulary,
 )
 from multibranch.text import TextPipeline
+from multibranch.text.pipeline import SIDES
 
 
 def package() -> Any:
@@ -103,7 +104,7 @@ def described(folder: Path) -> dict[str, Any]:
 
 def check_vocabularies(folder: Path, text: TextPipeline) -> None:
     """Refuse a folder whose tokenizer is not that of its model."""
-    for side in ("source", "target"):
+    for side in SIDES:
         files = [folder / f"{name}_vocabulary.json" for name in (side, "shared")]
         try:
             path = next(path for path in files if path.is_file())
