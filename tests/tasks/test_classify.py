@@ -34,7 +34,8 @@ from multibranch.hub import (
     MultiBranchTokenizer,
     branch_out,
 )
-from multibranch.tasks.understanding import Classifier, evaluate_classifier
+from multibranch.tasks.understanding import evaluate_classifier
+from multibranch.tasks.understanding_classifier import Classifier
 from multibranch.text import TextPipeline, TextSettings, WordCounter, learn_words
 
 WORDS = ["the", "film", "is", "a", "good", "bad", "great", "poor"]
@@ -255,7 +256,7 @@ def test_a_tokenizer_of_bytes_needs_no_vocabulary(tmp_path):
 
 def test_a_token_without_a_vector_is_named_with_its_line(saved, monkeypatch, capsys):
     """Entries of the tokenizer that no text needs are no mistake; what a text needs is."""
-    monkeypatch.setattr("multibranch.tasks.understanding._LOT", 2)
+    monkeypatch.setattr("multibranch.tasks.understanding_classifier._LOT", 2)
     monkeypatch.setattr("sys.stdin", lines_of("bad", "good", "a film", "a <unused2> film"))
     assert len(AutoTokenizer.from_pretrained(saved)) == 16
     assert main(["classify", str(saved), "--device", "cpu"]) == 2

@@ -26,7 +26,8 @@ from multibranch import configuration, metrics
 from multibranch.cli import main
 from multibranch.errors import UserError
 from multibranch.tasks import understanding
-from multibranch.tasks.understanding import Classifier, evaluate_classifier, train_classifier
+from multibranch.tasks.understanding import evaluate_classifier, train_classifier
+from multibranch.tasks.understanding_classifier import Classifier
 from multibranch.tasks.understanding_config import ClassifierData, UnderstandingConfig
 from multibranch.tasks.understanding_loop import linear
 from multibranch.tasks.understanding_tokens import take, tokenise, training_order

@@ -27,7 +27,7 @@ def run(args: argparse.Namespace) -> int:
     import json
 
     from multibranch.cli.lines import one_line, open_input, read_lines
-    from multibranch.tasks.understanding import Classifier
+    from multibranch.tasks.understanding_classifier import Classifier
 
     classifier = Classifier.load(args.model, device=args.device)
     with open_input(None) as (stream, name):

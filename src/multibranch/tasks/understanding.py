@@ -6,13 +6,11 @@ runs/x/metrics.jsonl   loss and scores, epoch by epoch
 runs/x/README.md       the model card
 """
 
-import importlib.util
 import json
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -20,18 +18,14 @@ import torch
 
 from multibranch import configuration
 from multibranch.device import choose_device
-from multibranch.directory import CONFIG, MODEL_TYPE, check_folder, read_json
 from multibranch.disk import check_place, replaced_folder
 from multibranch.errors import UserError, counted
 from multibranch.metrics import Score
+from multibranch.tasks.understanding_classifier import SETTINGS, Classifier, check_transformers
 from multibranch.tasks.understanding_config import SCORES, UnderstandingConfig
 from multibranch.tasks.understanding_data import Examples, number, read_examples
 from multibranch.tasks.understanding_loop import Epoch, fine_tune, predict, uses_bfloat16
-from multibranch.tasks.understanding_tokens import check_ids, tokenise
-
-_SETTINGS = "config.yaml"
-_ANY_LENGTH = 1 << 20  # tokens of a text for a model that does not say how many it can read
-_LOT = 1024  # lines that `classify` reads before it answers
+from multibranch.tasks.understanding_tokens import check_ids, most_tokens, tokenise
 
 
 @dataclass
@@ -75,7 +69,7 @@ def train_classifier(
         )
     train, valid = (corpus.examples(split, labels) for split in ("train", "valid"))
     tokenizer, model = _model(config, list(labels.values()))
-    length = min(config.data.max_length, _longest(tokenizer, model))
+    length = min(config.data.max_length, most_tokens(tokenizer, model))
     tokens = {
         name: tokenise(tokenizer, part, max_length=length)
         for name, part in (("train", train), ("valid", valid))
@@ -116,7 +110,7 @@ def evaluate_classifier(
     config = classifier.config
     if config is None:
         raise UserError(
-            f"{folder} has no {_SETTINGS}, which says what data it is for: only what `multibranch "
+            f"{folder} has no {SETTINGS}, which says what data it is for: only what `multibranch "
             "train` wrote can be evaluated"
         )
     if data_folder is not None:
@@ -129,119 +123,6 @@ def evaluate_classifier(
         examples = read_examples(file, corpus.columns, number(labels))
     predictions = classifier.probabilities(examples.texts).argmax(-1).tolist()
     return _scores(config, predictions, examples.labels)
-
-
-class Classifier:
-    """A trained classifier: texts in, labels and their probabilities out.
-
-    config: how it was fine-tuned; None for one that `transformers` saved.
-    """
-
-    def __init__(
-        self, model: Any, tokenizer: Any, config: UnderstandingConfig | None, device: torch.device
-    ) -> None:
-        self.model = model
-        self.tokenizer = tokenizer
-        self.config = config
-        self.device = device
-        names = model.config.id2label
-        self.names: list[str] = [str(names[number]) for number in range(len(names))]
-
-    @classmethod
-    def load(cls, folder: str | Path, *, device: str = "auto") -> "Classifier":
-        """From a folder that `multibranch train` or, of a classifier, `save_pretrained` wrote."""
-        folder = Path(folder)
-        check_folder(folder)
-        if (folder / _SETTINGS).is_file():
-            task = configuration.peek(folder / _SETTINGS, "task")
-            if task in ("translation", "code"):
-                verb = "translate" if task == "translation" else "generate"
-                raise UserError(
-                    f"{folder} is a model of the task {task}, no classifier: use `multibranch "
-                    f"{verb}` or `multibranch evaluate` for it"
-                )
-        if not (folder / CONFIG).is_file():
-            raise UserError(f"{folder} is no classifier: it has no {CONFIG} of a trained one")
-        named = read_json(folder / CONFIG).get("architectures")
-        config = None
-        if (folder / _SETTINGS).is_file():
-            config = configuration.load(UnderstandingConfig, folder / _SETTINGS)
-        elif "ForSequenceClassification" not in str(named):
-            raise UserError(f"{folder} is no classifier: {CONFIG} names the architectures {named}")
-        _check_transformers()
-        from multibranch.hub.backbone import load_classifier
-
-        model, tokenizer = load_classifier(folder)
-        kind = model.config.problem_type or "single_label_classification"
-        if kind != "single_label_classification" or model.config.num_labels < 2:
-            raise UserError(
-                f"{folder} does not choose one of several labels: use it with `transformers`"
-            )
-        if getattr(model.config, "summary_type", None) == "last":  # XLNet's, where padding would be
-            raise UserError(
-                f"{folder} reads a text's label off its last place, where a shorter one of a batch "
-                "has padding: use it with `transformers`"
-            )
-        return cls(model, tokenizer, config, choose_device(device))
-
-    @cached_property
-    def pieces(self) -> int | None:
-        """How many pieces of text an example has: 1, or 2 for pairs; None where it is not said."""
-        return None if self.config is None else len(self.config.data.corpus().columns.text)
-
-    def probabilities(
-        self, texts: Sequence[tuple[str, ...]], *, unit: str = "example", first: int = 1
-    ) -> torch.Tensor:
-        """(n, labels), for texts of one or two pieces each.
-
-        An error names the text that it is about, of which the first has the number `first`.
-        """
-        config = self.config
-        length = _longest(self.tokenizer, self.model)
-        if config is not None:
-            length = min(length, config.data.max_length)
-        examples = Examples(list(texts), [0] * len(texts))
-        tokens = tokenise(self.tokenizer, examples, max_length=length)
-        check_ids(tokens, self.tokenizer, self.model, unit=unit, first=first)
-        precision = "auto" if config is None else config.train.precision
-        bfloat16 = uses_bfloat16(precision, self.device)
-        found = predict(self.model, tokens, device=self.device, bfloat16=bfloat16)
-        if wrong := (~found.isfinite().all(1)).nonzero().flatten().tolist():
-            raise UserError(
-                f"{unit} {first + wrong[0]}: what the model makes of it is no number: its weights "
-                "hold infinities or NaN, or are too large for the precision they were saved in"
-            )
-        return found
-
-    def classify(self, lines: Iterable[str]) -> Iterator[dict[str, Any]]:
-        """Label and probabilities of each line; the pieces of a pair are separated by a tab.
-
-        Where the model does not say whether it is for pairs, the first line does.
-        """
-        pieces = self.pieces
-        lot: list[tuple[str, ...]] = []
-        for line_number, line in enumerate(lines, 1):
-            text = line.rstrip("\r\n")
-            found = (text,) if pieces == 1 else tuple(text.split("\t"))
-            pieces = pieces or min(len(found), 2)
-            if len(found) != pieces:
-                told = "this model classifies" if self.pieces else "the first line has a tab, for"
-                raise UserError(
-                    f"line {line_number}: {told} pairs, two texts separated by a tab; this line "
-                    f"has {len(found)}"
-                )
-            lot.append(found)
-            if len(lot) == _LOT:
-                yield from self._answers(lot, line_number)
-                lot = []
-        if lot:
-            yield from self._answers(lot, line_number)
-
-    def _answers(self, lot: list[tuple[str, ...]], last: int) -> Iterator[dict[str, Any]]:
-        """Those of some lines, the last of which has this number."""
-        for row in self.probabilities(lot, unit="line", first=last - len(lot) + 1).tolist():
-            best = max(range(len(row)), key=row.__getitem__)
-            yield {"label": self.names[best], "probabilities": dict(zip(self.names, row))}
 
 
 class _Run:
@@ -313,18 +194,11 @@ def _check_output(folder: Path) -> None:
         return
     if not folder.is_dir():
         raise UserError(f"{folder} is a file: choose another train.output")
-    run = folder / _SETTINGS
+    run = folder / SETTINGS
     ours = run.is_file() and configuration.peek(run, "task") == "understanding"
     if any(folder.iterdir()) and not ours:
         raise UserError(
             f"{folder} holds something other than a fine-tuned encoder: choose another train.output"
-        )
-
-
-def _check_transformers() -> None:
-    if importlib.util.find_spec("transformers") is None:
-        raise UserError(
-            "fine-tuned encoders need the package transformers: pip install 'multibranch[hub]'"
         )
 
 
@@ -336,7 +210,7 @@ def _scores(
 
 def _model(config: UnderstandingConfig, names: Sequence[str]) -> tuple[Any, Any]:
     """The tokenizer, and the encoder with a new classifier, branched out where that is asked."""
-    _check_transformers()
+    check_transformers()
     from transformers import AutoModelForSequenceClassification
 
     from multibranch.hub import branch_out
@@ -371,27 +245,6 @@ def _model(config: UnderstandingConfig, names: Sequence[str]) -> tuple[Any, Any]
     return tokenizer, model
 
 
-def _longest(tokenizer: Any, model: Any) -> int:
-    """How many tokens an example may have: not every tokenizer knows what its encoder can read."""
-    table = getattr(getattr(model.base_model, "embeddings", None), "position_embeddings", None)
-    config = model.config
-    most = tokenizer.model_max_length
-    if not isinstance(most, int | float):
-        raise UserError(
-            f'"model_max_length" in tokenizer_config.json must be a number of tokens, not {most!r}'
-        )
-    if table is not None:  # RoBERTa's begin behind the number of its padding
-        first = 0 if table.padding_idx is None else table.padding_idx + 1
-        positions = table.num_embeddings - first
-    elif config.model_type == MODEL_TYPE:
-        positions = config.max_length
-    else:
-        positions = getattr(config, "max_position_embeddings", None) or 0
-        if positions < 1:  # any number, as XLNet and T5 say in their ways
-            positions = most
-    return int(min(most, positions, _ANY_LENGTH))
-
-
 def _write(
     folder: Path,
     config: UnderstandingConfig,
@@ -407,7 +260,7 @@ def _write(
     with replaced_folder(folder) as new, quietly():
         model.save_pretrained(new)
         tokenizer.save_pretrained(new)
-        (new / _SETTINGS).write_text(configuration.to_yaml(config), encoding="utf-8")
+        (new / SETTINGS).write_text(configuration.to_yaml(config), encoding="utf-8")
         lines = [json.dumps(asdict(epoch)) for epoch in epochs]
         (new / "metrics.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
         name = config.data.glue or Path(config.data.train or "").name

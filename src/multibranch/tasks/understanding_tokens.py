@@ -15,6 +15,7 @@ from multibranch.tasks.understanding_data import Examples
 
 _WIDTH_STEP = 16  # batches are as wide as the next multiple of this: few shapes, little padding
 _ENCODERS = ("bert", "roberta", "xlm-roberta", "electra", "distilbert", "mpnet")
+_ANY_LENGTH = 1 << 20  # tokens of a text for a model that does not say how many it can read
 _SORTED_BATCHES = 32  # so many batches' examples are sorted by length together
 
 
@@ -22,8 +23,8 @@ _SORTED_BATCHES = 32  # so many batches' examples are sorted by length together
 class Tokens:
     """n tokenised examples of at most `longest` tokens.
 
-    ids and types are (n, longest) with zeros behind each example's end; types is None for
-    tokenizers that have none. labels is (n,). lengths is (n,) too, on the CPU.
+    ids and types are (n, longest): behind each example's end ids have padding, and types zeros.
+    types is None for tokenizers that have none. labels is (n,). lengths is (n,) too, on the CPU.
     """
 
     ids: Tensor
@@ -96,6 +97,27 @@ def tokenise(tokenizer: Any, examples: Examples, *, max_length: int) -> Tokens:
     width = min(_stepped(int(lengths.max())), max_length)  # the encoder may read no more
     ids = _padded(encoded["input_ids"], width, fill=tokenizer.pad_token_id)
     return Tokens(ids, None if types is None else _padded(types, width), labels, lengths)
+
+
+def most_tokens(tokenizer: Any, model: Any) -> int:
+    """How many tokens an example may have: not every tokenizer knows what its encoder can read."""
+    table = getattr(getattr(model.base_model, "embeddings", None), "position_embeddings", None)
+    config = model.config
+    most = tokenizer.model_max_length
+    if not isinstance(most, int | float):
+        raise UserError(
+            f'"model_max_length" in tokenizer_config.json must be a number of tokens, not {most!r}'
+        )
+    if table is not None:  # RoBERTa's begin behind the number of its padding
+        first = 0 if table.padding_idx is None else table.padding_idx + 1
+        positions = table.num_embeddings - first
+    elif config.model_type == MODEL_TYPE:
+        positions = config.max_length
+    else:
+        positions = getattr(config, "max_position_embeddings", None) or 0
+        if positions < 1:  # any number, as XLNet and T5 say in their ways
+            positions = most
+    return int(min(most, positions, _ANY_LENGTH))
 
 
 def check_ids(
