@@ -44,14 +44,8 @@ from multibranch.study.company import Companies
 from multibranch.study.experiment import Experiment
 from multibranch.study.order import next_experiment, takeable
 from multibranch.study.plan import choose, load_study
-from multibranch.study.trial import (
-    HYPOTHESES,
-    Stopped,
-    read_lines,
-    read_record,
-    run_trials,
-    tidy,
-)
+from multibranch.study.trial import Stopped, run_trials
+from multibranch.study.trial_folder import HYPOTHESES, read_lines, read_record, tidy
 
 GRACE = 30  # seconds that a trial has to stop in, or to be decoded, when the time is up
 

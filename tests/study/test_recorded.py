@@ -26,7 +26,7 @@ from multibranch.study import reporting
 from multibranch.study.bench import Bench
 from multibranch.study.plan import load_study
 from multibranch.study.storage import Queue, open_storage
-from multibranch.study.trial import read_lines
+from multibranch.study.trial_folder import read_lines
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -673,7 +673,7 @@ def test_a_lower_cased_corpus_is_scored_as_evaluate_scores_it(
     from multibranch.data import PreparedData
     from multibranch.study.comparing import Comparisons
     from multibranch.study.scoring import scores_of
-    from multibranch.study.trial import write_lines
+    from multibranch.study.trial_folder import write_lines
 
     shutil.copytree(tiny_data, tmp_path / "lower")
     settings = json.loads((tmp_path / "lower" / "text.json").read_text(encoding="utf-8"))

@@ -36,7 +36,7 @@ from multibranch.study.plots import (
 from multibranch.study.reporting import from_storage, read_recorded, write_recorded
 from multibranch.study.results import CellResult, Results, references, signed
 from multibranch.study.storage import Queue, open_storage
-from multibranch.study.trial import HYPOTHESES, write_lines
+from multibranch.study.trial_folder import HYPOTHESES, write_lines
 
 SIGNATURE = "multi-bleu|for:tests"
 

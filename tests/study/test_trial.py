@@ -10,7 +10,8 @@ import pytest
 from multibranch.errors import UserError
 from multibranch.study.bench import Bench
 from multibranch.study.plan import choose, load_study
-from multibranch.study.trial import RECORD, curve_of, run_trial, tidy
+from multibranch.study.trial import curve_of, run_trial
+from multibranch.study.trial_folder import RECORD, tidy
 from multibranch.training.display import METRICS, Display
 
 

@@ -24,7 +24,8 @@ from multibranch.errors import STOPS
 from multibranch.study.bench import Bench
 from multibranch.study.plan import choose, load_study
 from multibranch.study.storage import Queue, open_storage
-from multibranch.study.trial import claimed, run_trial
+from multibranch.study.trial import run_trial
+from multibranch.study.trial_folder import claimed
 from multibranch.study.worker import Work, _stop, run_workers
 from multibranch.training import Trainer
 from multibranch.training.signals import Interruption

@@ -14,7 +14,7 @@ from multibranch.study.bench import Bench
 from multibranch.study.experiment import Experiment
 from multibranch.study.results import references
 from multibranch.study.telling import Tell
-from multibranch.study.trial import HYPOTHESES, read_lines
+from multibranch.study.trial_folder import HYPOTHESES, read_lines
 
 SAMPLES = 1000
 

@@ -21,7 +21,7 @@ from multibranch.study.results import Results
 from multibranch.study.scoring import scored
 from multibranch.study.storage import Queue, is_there, open_storage
 from multibranch.study.telling import TELL_EVERY, Tell
-from multibranch.study.trial import HYPOTHESES, RECORD, read_record, write_lines
+from multibranch.study.trial_folder import HYPOTHESES, RECORD, read_record, write_lines
 
 POINTS = 40  # of a learning curve, in a recorded file
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from multibranch.data import PreparedData
 from multibranch.metrics import Score
-from multibranch.study.trial import HYPOTHESES, read_lines
+from multibranch.study.trial_folder import HYPOTHESES, read_lines
 from multibranch.tasks.code import CodeOutput, language_of
 from multibranch.tasks.evaluation import make_output
 

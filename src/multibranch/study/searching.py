@@ -27,7 +27,8 @@ from multibranch.study.starting import Beginning, beginning, check_same, train_s
 from multibranch.study.stopping import end_of, is_over, terminable
 from multibranch.study.storage import open_storage
 from multibranch.study.telling import TELL_EVERY, Tell, telling
-from multibranch.study.trial import Stopped, Watch, tidy
+from multibranch.study.trial import Stopped, Watch
+from multibranch.study.trial_folder import tidy
 from multibranch.training import Config, Trainer
 from multibranch.training.bad_batches import Diverged
 

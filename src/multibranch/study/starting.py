@@ -15,7 +15,7 @@ from multibranch.study.experiment import Experiment
 from multibranch.study.plan import SEEDS
 from multibranch.study.space import Search
 from multibranch.study.telling import Tell
-from multibranch.study.trial import read_record
+from multibranch.study.trial_folder import read_record
 from multibranch.study.worker import Work, work
 from multibranch.training import Config
 

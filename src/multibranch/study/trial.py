@@ -1,23 +1,15 @@
 """One trial: train an experiment's model, decode with it, and write down what came of it.
 
-    TRIAL/trial.json     the record: settings, scores, learning curve, times, the command
-    TRIAL/test.txt.gz    the tokenised translations of the test set
-    TRIAL/config.json, model.safetensors, …   the model directory
-
 Nothing here needs Optuna, sacreBLEU or matplotlib, so that trials run where only PyTorch is. A
 trial that was stopped or killed goes on where its training was saved; one that is done is read.
 """
 
 import dataclasses
-import fcntl
 import gc
-import gzip
 import json
-import shutil
 import time
-import zlib
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from signal import Signals
 from typing import Any
@@ -29,18 +21,23 @@ from multibranch.data import PreparedData
 from multibranch.decoding import Translator
 from multibranch.device import device_name
 from multibranch.directory import load_model
-from multibranch.disk import replaced_file, write_json
+from multibranch.disk import write_json
 from multibranch.errors import UserError
 from multibranch.metrics import Score, multi_bleu
-from multibranch.nn import branch_similarity
+from multibranch.nn import branch_similarity, prune
 from multibranch.study.bench import Bench
 from multibranch.study.experiment import Experiment
+from multibranch.study.trial_folder import (
+    HYPOTHESES,
+    RECORD,
+    claimed,
+    read_record,
+    tidy,
+    write_lines,
+)
 from multibranch.tasks.translation import validation_score
 from multibranch.training import Config, Trainer
 from multibranch.training.together import Table, run_together
-
-RECORD = "trial.json"
-HYPOTHESES = "test.txt.gz"
 
 Watch = Callable[[dict[str, Any]], None]
 
@@ -51,10 +48,6 @@ class Stopped(Exception):
     def __init__(self, number: int) -> None:
         super().__init__(f"stopped by {Signals(number).name}")
         self.signal = number
-
-
-class Busy(Exception):
-    """Another process is at work on this very trial."""
 
 
 _last_group: list[str] = [""]
@@ -143,15 +136,6 @@ def run_trials(
     ]
 
 
-def read_record(folder: Path) -> dict[str, Any] | None:
-    """The record of a trial that is done."""
-    try:
-        found: dict[str, Any] = json.loads((folder / RECORD).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return found
-
-
 def _run(
     bench: Bench, experiment: Experiment, watch: Watch | None, table: Table | None
 ) -> tuple[dict[str, Any], list[str]]:
@@ -186,8 +170,6 @@ def _measured(
     similarity = branch_similarity(model)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     if experiment.keep is not None:
-        from multibranch.nn import prune
-
         kept = prune(model, keep=experiment.keep)
         parameters = sum(parameter.numel() for parameter in kept.parameters())
     del model
@@ -355,61 +337,3 @@ def _references(data: PreparedData, split: str) -> list[str]:
     store = data.split(split)
     ids = [store.target(index).tolist() for index in range(len(store))]
     return data.text.decode(ids, side="target", tokenised=True)
-
-
-# -- Files --------------------------------------------------------------------------------------
-
-
-def write_lines(path: Path, lines: list[str]) -> None:
-    """Lines, compressed, and the same bytes for the same lines."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    text = "".join(line.replace("\n", " ") + "\n" for line in lines)
-    with replaced_file(path) as file:
-        file.write(gzip.compress(text.encode("utf-8"), mtime=0))
-
-
-def read_lines(path: Path) -> list[str]:
-    """What `write_lines` wrote."""
-    try:
-        text = gzip.decompress(path.read_bytes()).decode("utf-8")
-    except (gzip.BadGzipFile, EOFError, zlib.error, UnicodeDecodeError) as error:
-        raise UserError(
-            f"{path} is damaged: {error}; remove it, which leaves the differences of its trial "
-            "untested, and import the trial again where it was recorded elsewhere"
-        ) from None
-    return text.removesuffix("\n").split("\n") if text else []
-
-
-def tidy(folder: Path, *, model: bool = False) -> None:
-    """Remove what only training needed, and with `model` the weights too.
-
-    A fine-tuned encoder lies in a folder of its own within the trial's, and a large one in parts.
-    """
-    for name in ("resume", "best", "last", "averaged", "tensorboard"):
-        shutil.rmtree(folder / name, ignore_errors=True)
-    if model:
-        for weights in (*folder.glob("model*.safetensors"), *folder.glob("model/*.safetensors")):
-            weights.unlink(missing_ok=True)
-
-
-@contextmanager
-def claimed(folder: Path) -> Iterator[None]:
-    """Hold the trial until the end, or until this process ends in whatever way."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with (folder.parent / f".{folder.name}.lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise Busy(folder.name) from None
-        except OSError:  # a file system without locks
-            pass
-        yield
-
-
-def is_claimed(folder: Path) -> bool:
-    """Whether another process is at work on the trial."""
-    try:
-        with claimed(folder):
-            return False
-    except Busy:
-        return True

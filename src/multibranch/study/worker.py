@@ -22,7 +22,8 @@ from multibranch.study.scoring import scored
 from multibranch.study.stopping import end_of, is_over, terminable
 from multibranch.study.storage import Queue, open_storage
 from multibranch.study.telling import TELL_EVERY, Tell, telling
-from multibranch.study.trial import Busy, Stopped, is_claimed, run_trials, tidy
+from multibranch.study.trial import Stopped, run_trials
+from multibranch.study.trial_folder import Busy, is_claimed, tidy
 
 
 @dataclass
