@@ -10,7 +10,6 @@ the seed and the update, and batches of the seed and the epoch, so that on a CPU
 stopped anywhere ends with the very weights of one that never was.
 """
 
-import math
 import threading
 import warnings
 from collections.abc import Callable
@@ -19,6 +18,7 @@ from signal import SIGTERM, Signals
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from multibranch.data import PreparedData
 from multibranch.errors import is_out_of_memory
@@ -109,6 +109,31 @@ class Trainer:
             self.processes,
             tell=self.display.tell,
         )
+        self._build(state)
+        self.batches = self.batches.at_epoch(self.progress.epoch)
+        parts = (self.objective, self.optimiser, self.batches)
+        if self.table is not None:
+            self.step: Step = self.table.seat(*parts, self.train, update=self.progress.update)
+        else:
+            self.step = choose_step(
+                *parts, processes=self.processes, train=self.train, sharded=self.sharded
+            )
+        if state is not None:
+            self.step.resume(state["statistics"])
+        self.validation = Validation(
+            self.objective,
+            setup.validation_pairs(self.data),
+            processes=self.processes,
+            tokens=setup.validation_tokens(self.train, self.device),
+            score=self.score,
+            precision=self.precision,
+            sharded=self.sharded,
+        )
+        self.keeping.prepare(self.model, self.data.text)
+        self._introduce(resumed=state is not None)
+
+    def _build(self, state: dict[str, Tensor] | None) -> None:
+        """Model, objective and optimiser, as the tensors of a checkpoint have them where it is."""
         with _DRAWING, warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             model = first_model(self.config, self.data.text, resumed=state is not None)
@@ -132,31 +157,14 @@ class Trainer:
         # A bfloat16 model has lost what its float32 masters are to start from.
         whole = {f"weight/{name}": tensor for name, tensor in first.items()}
         self.optimiser.load_state(whole if state is None else state)
-        self.batches = self.batches.at_epoch(self.progress.epoch)
-        parts = (self.objective, self.optimiser, self.batches)
-        if self.table is not None:
-            self.step: Step = self.table.seat(*parts, self.train, update=self.progress.update)
-        else:
-            self.step = choose_step(
-                *parts, processes=self.processes, train=self.train, sharded=self.sharded
-            )
-        if state is not None:
-            self.step.resume(state["statistics"])
-        self.validation = Validation(
-            self.objective,
-            setup.validation_pairs(self.data),
-            processes=self.processes,
-            tokens=setup.validation_tokens(self.train, self.device),
-            score=self.score,
-            precision=self.precision,
-            sharded=self.sharded,
-        )
-        self.keeping.prepare(self.model, self.data.text)
+
+    def _introduce(self, *, resumed: bool) -> None:
+        """Start the clock and the display, and tell what begins or goes on."""
         seconds = self.progress.seconds
         share = self._share(seconds)
         self.clock = Clock(seconds=seconds, tokens=self.progress.tokens, share=share)
         self._saved_state = self._state_number()
-        going_on = None if state is None else self.progress
+        going_on = self.progress if resumed else None
         self.processes.first_does(lambda: self.display.start(going_on))
         for line in telling.beginning(
             self.batches,
@@ -385,27 +393,7 @@ class Trainer:
     def _finish(self) -> None:
         """The last checkpoint, and the model directories: last, averaged, and the run's own."""
         self._checkpoint()
-        weights, update = self.optimiser.weights(), self.progress.update
-        if not self.processes.first:
-            return
-        write = self.keeping.outputs.write
-        write("last", weights, update=update, loss=self.progress.loss)
-        best_loss = self.progress.best_loss
-        if self.progress.snapshots:
-            averaged = self.keeping.average(self.progress, self.validation.of_other)
-            loss = averaged.measured["loss"]
-            self.display.averaged(
-                {"update": update, "snapshots": averaged.snapshots, **averaged.measured}
-            )
-            if math.isfinite(loss):
-                self._averaged = averaged.measured
-            if best_loss is not None and (loss > best_loss or math.isnan(loss)):
-                best = self.folder.path / "best"
-                self.display.tell(f"the average is worse than the best weights, in {best}")
-            write("averaged", averaged.weights, update=update, loss=loss)
-        if best_loss is None and self._averaged is None:
-            self.display.tell(
-                "no validation had a loss that is a number: this model is of no use; lower "
-                "train.learning_rate"
-            )
-        self.keeping.publish(averaged=self._averaged is not None)
+        weights = self.optimiser.weights()
+        if self.processes.first:
+            measure = self.validation.of_other
+            self._averaged = self.keeping.finish(weights, self.progress, measure, self.display)
