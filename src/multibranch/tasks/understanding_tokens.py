@@ -158,7 +158,7 @@ def check_ids(
 
 def _beyond(ids: Tensor | None, size: int) -> tuple[int, int] | None:
     """The first example with a number of `size` or above, and that number."""
-    if ids is None or int(ids.max()) < size:
+    if ids is None:
         return None
     found = _first(ids >= size)
     return None if found is None else (found[0], int(ids[found]))
