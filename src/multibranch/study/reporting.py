@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from multibranch import __version__, configuration
+from multibranch.data import PreparedData
 from multibranch.directory import read_json
 from multibranch.disk import check_file, replaced_file, write_json
 from multibranch.errors import UserError, counted
@@ -215,64 +216,80 @@ def _check_numbers(record: dict[str, Any]) -> None:
 def import_trials(bench: Bench, folder: str | Path, *, url: str, tell: Tell) -> tuple[int, int]:
     """Score recorded trials and put them in the storage; how many were new, and how many not."""
     place = Path(folder)
-    found, texts = read_trials(place)
-    summary = place / "summary.json"
-    driver = read_json(summary).get("command") if summary.is_file() else None
-    if not isinstance(driver, str | None):
-        raise UserError(f"{summary} has the command {driver!r}, which is no text")
+    records, texts = read_trials(place)
+    driver = _driver(place)
     names = {corpus.name for corpus in bench.study.corpora}
     cells = {experiment.cell for experiment in bench.study.experiments(seeds=1)}
     queue = Queue(open_storage(url), bench.study.name, [])
     done = queue.records()
-    found = [
-        record
-        for record in found
-        if record["experiment"]["corpus"] in names and record["cell"] in cells
-    ]
-    taken = known = 0
-    told = time.monotonic()
-    for record in found:
+    found = [r for r in records if r["experiment"]["corpus"] in names and r["cell"] in cells]
+    taken, told = 0, time.monotonic()
+    for number, record in enumerate(found):
         if time.monotonic() - told >= TELL_EVERY:
             told = time.monotonic()
-            tell(f"{taken + known} of {counted(len(found), 'trial')} taken in")
-        experiment = Experiment(**record["experiment"])
-        target = bench.output / "trials" / f"{record['key']}-{record['fingerprint']}"
-        data = None
+            tell(f"{number} of {counted(len(found), 'trial')} taken in")
+        experiment, data = Experiment(**record["experiment"]), None
+        lines = texts.get(record["key"], [])
         if record.get("task") != "understanding":
-            data, lines = bench.open(experiment), texts.get(record["key"], [])
+            data = bench.open(experiment)
             if len(lines) != len(data.split("test")):
                 raise UserError(
                     f"{folder} is damaged: {record['key']} has {counted(len(lines), 'translation')}"
                     f" of the test set's {counted(len(data.split('test')), 'sentence')}"
                 )
-        stored = done.get(record["key"])
-        is_known = stored is not None and stored.get("fingerprint") == record["fingerprint"]
-        # What is there was scored and tested by its own translations, in this storage or in that of
-        # another study with this output folder: those of another run do not take their place.
-        has_lines = (target / HYPOTHESES).is_file()
-        there = stored if is_known else read_record(target) if has_lines or data is None else None
-        of_another_run = there is not None and there.get("finished") != record.get("finished")
-        if data is not None and not of_another_run and not (is_known and has_lines):
-            write_lines(target / HYPOTHESES, lines)
-        if is_known:
-            known += 1
-            continue
-        record = {**record, "driver": driver}
-        if there is not None and of_another_run:
-            tell(f"{record['key']}: {target} holds another run of it, which is taken in its place")
-            record = {"driver": None, **there}
-        record = scored({**record, "study": bench.study.name}, target, data)
-        record["command"] = bench.command(experiment)
-        target.mkdir(parents=True, exist_ok=True)
-        write_json(target / RECORD, record)
-        if queue.add_done(record, experiment.group):
+        own, stored = {**record, "driver": driver}, done.get(record["key"])
+        kept = _take_in(bench, own, lines, data, stored=stored, tell=tell)
+        if kept is not None and queue.add_done(kept, experiment.group):
             taken += 1
-        else:
-            known += 1
     if not found:
         raise UserError(f"{folder} holds no trial of the study {bench.study.name}")
     tell(f"scored with {bench.study.metric}")
-    return taken, known
+    return taken, len(found) - taken
+
+
+def _driver(place: Path) -> str | None:
+    """The command that recorded the trials, where it left word."""
+    summary = place / "summary.json"
+    driver = read_json(summary).get("command") if summary.is_file() else None
+    if not isinstance(driver, str | None):
+        raise UserError(f"{summary} has the command {driver!r}, which is no text")
+    return driver
+
+
+def _take_in(
+    bench: Bench,
+    record: dict[str, Any],
+    lines: list[str],
+    data: PreparedData | None,
+    *,
+    stored: dict[str, Any] | None,
+    tell: Tell,
+) -> dict[str, Any] | None:
+    """Fill a trial's folder; its record as the storage is to have it, None where it is known.
+
+    lines: its translations.
+    data: what they are scored by; None where there are none.
+    stored: the record of its key that the storage has.
+    """
+    target = bench.output / "trials" / f"{record['key']}-{record['fingerprint']}"
+    is_known = stored is not None and stored.get("fingerprint") == record["fingerprint"]
+    # What is there was scored and tested by its own translations, in this storage or in that of
+    # another study with this output folder: those of another run do not take their place.
+    has_lines = (target / HYPOTHESES).is_file()
+    there = stored if is_known else read_record(target) if has_lines or data is None else None
+    of_another_run = there is not None and there.get("finished") != record.get("finished")
+    if data is not None and not of_another_run and not (is_known and has_lines):
+        write_lines(target / HYPOTHESES, lines)
+    if is_known:
+        return None
+    if there is not None and of_another_run:
+        tell(f"{record['key']}: {target} holds another run of it, which is taken in its place")
+        record = {"driver": None, **there}
+    record = scored({**record, "study": bench.study.name}, target, data)
+    record["command"] = bench.command(Experiment(**record["experiment"]))
+    target.mkdir(parents=True, exist_ok=True)
+    write_json(target / RECORD, record)
+    return record
 
 
 def read_trials(place: Path) -> tuple[list[dict[str, Any]], dict[str, list[str]]]:
