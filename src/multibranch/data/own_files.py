@@ -41,29 +41,8 @@ def requested(
     _check_numbers(hold_out=hold_out, merges=merges, vocabulary=vocabulary)
     _check_limits(max_length=max_length, max_ratio=max_ratio, first_pairs=first_pairs)
     own = _own_files(source, target, train, valid, test)
-    if hold_out == 2 and "train" in own and "valid" not in own and "test" not in own:
-        raise UserError(
-            f"--hold-out must be at least 3, not {hold_out}, where no files are given for "
-            f"validation and test: of every {hold_out} pairs 2 would be held out for them, and "
-            "none be left to train on."
-        )
     if found is PARALLEL:
-        if "train" not in own:
-            raise UserError(
-                "the recipe 'parallel' takes your files: --source F --target F, or --train A B "
-                "--valid A B --test A B."
-            )
-        if hold_out is not None and "valid" in own:
-            raise UserError(
-                "--hold-out takes the validation pairs from the training files, and --valid gives "
-                "files for them; leave one of them out."
-            )
-        chosen = parallel(
-            languages=_languages(own["train"], languages),
-            **own,
-            tokenised=tokenised,
-            hold_out=HOLD_OUT if hold_out is None else hold_out,
-        )
+        chosen = _of_own_files(own, languages, tokenised=tokenised, hold_out=hold_out)
         places = list(places) or _places(own.values())
     else:
         if own or tokenised or languages or hold_out is not None:
@@ -75,13 +54,7 @@ def requested(
         if not isinstance(found, Recipe):
             _refuse(
                 recipe,
-                reverse,
-                merges,
-                vocabulary,
-                lowercase,
-                max_length,
-                max_ratio,
-                first_pairs,
+                *(reverse, merges, vocabulary, lowercase, max_length, max_ratio, first_pairs),
             )
             return found, list(places)
         chosen = found
@@ -94,6 +67,34 @@ def requested(
         first_pairs=first_pairs,
     )
     return (chosen.reversed() if reverse else chosen), list(places)
+
+
+def _of_own_files(
+    own: dict[str, tuple[str, str]], languages: Pair, *, tokenised: bool, hold_out: int | None
+) -> Recipe:
+    """The recipe of the user's own files, by split."""
+    if "train" not in own:
+        raise UserError(
+            "the recipe 'parallel' takes your files: --source F --target F, or --train A B "
+            "--valid A B --test A B."
+        )
+    if hold_out == 2 and "valid" not in own and "test" not in own:
+        raise UserError(
+            f"--hold-out must be at least 3, not {hold_out}, where no files are given for "
+            f"validation and test: of every {hold_out} pairs 2 would be held out for them, and "
+            "none be left to train on."
+        )
+    if hold_out is not None and "valid" in own:
+        raise UserError(
+            "--hold-out takes the validation pairs from the training files, and --valid gives "
+            "files for them; leave one of them out."
+        )
+    return parallel(
+        languages=_languages(own["train"], languages),
+        **own,
+        tokenised=tokenised,
+        hold_out=HOLD_OUT if hold_out is None else hold_out,
+    )
 
 
 def _check_numbers(
