@@ -22,12 +22,13 @@ from multibranch.data.output import Workshop, describe_inputs, finished, write_m
 from multibranch.data.progress import Progress, silent
 from multibranch.data.readers import LOT, Lot, read_pairs
 from multibranch.data.recipe import Cleaning, Corpus, Part, Recipe
-from multibranch.data.store import SIDES, SPLITS, StoreWriter
+from multibranch.data.store import SPLITS, StoreWriter
 from multibranch.data.tokenising import Tokenise, Tokenised, too_different
 from multibranch.data.workers import MOST_JOBS, default_jobs, map_lots
 from multibranch.disk import check_place
 from multibranch.errors import UserError, counted
 from multibranch.text import UNK, TextPipeline, TextSettings, WordCounter, learn_bpe, learn_words
+from multibranch.text.pipeline import SIDES
 
 Files = dict[str, list[tuple[Part, Source, Source]]]
 
