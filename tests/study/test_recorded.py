@@ -26,7 +26,7 @@ from multibranch.study import reporting
 from multibranch.study.bench import Bench
 from multibranch.study.plan import load_study
 from multibranch.study.storage import Queue, open_storage
-from multibranch.study.trial_folder import read_lines
+from multibranch.study.trial_folder import HYPOTHESES, claimed, read_lines
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -315,6 +315,26 @@ def test_an_import_says_how_far_it_is_and_scores_nothing_twice(
     (folder / "hypotheses.jsonl.gz").write_bytes(gzip.compress(other.encode()))
     assert reporting.import_trials(bench, folder, url=url, tell=told.append) == (0, 1)
     assert read_lines(lines) == ["one"] * 20  # by which the trial was scored
+
+
+def test_an_import_puts_nothing_where_another_process_runs_the_trial(
+    write_study: Callable[..., Path], tmp_path: Path
+) -> None:
+    """Its translations would be replaced by that one's, and not be those that were scored."""
+    pytest.importorskip("optuna")
+    file = write_study()
+    bench = Bench(load_study(str(file)), tmp_path / "out")
+    folder, url = _recorded(file, tmp_path / "recorded"), f"sqlite:///{tmp_path}/s.db"
+    [record], _ = reporting.read_trials(folder)
+    target = tmp_path / "out" / "trials" / f"{record['key']}-{record['fingerprint']}"
+    with (
+        claimed(target),
+        pytest.raises(UserError, match=r"another process runs this trial .* and import again"),
+    ):
+        reporting.import_trials(bench, folder, url=url, tell=print)
+    assert not target.exists()
+    assert reporting.import_trials(bench, folder, url=url, tell=print) == (1, 0)
+    assert read_lines(target / HYPOTHESES) == ["one"] * 20
 
 
 def test_another_run_of_a_trial_does_not_take_the_place_of_what_was_scored(

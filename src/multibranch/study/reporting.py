@@ -22,7 +22,14 @@ from multibranch.study.results import Results
 from multibranch.study.scoring import scored
 from multibranch.study.storage import Queue, is_there, open_storage
 from multibranch.study.telling import TELL_EVERY, Tell
-from multibranch.study.trial_folder import HYPOTHESES, RECORD, read_record, write_lines
+from multibranch.study.trial_folder import (
+    HYPOTHESES,
+    RECORD,
+    Busy,
+    claimed,
+    read_record,
+    write_lines,
+)
 
 POINTS = 40  # of a learning curve, in a recorded file
 
@@ -238,7 +245,15 @@ def import_trials(bench: Bench, folder: str | Path, *, url: str, tell: Tell) -> 
                     f" of the test set's {counted(len(data.split('test')), 'sentence')}"
                 )
         own, stored = {**record, "driver": driver}, done.get(record["key"])
-        kept = _take_in(bench, own, lines, data, stored=stored, tell=tell)
+        target = bench.output / "trials" / f"{record['key']}-{record['fingerprint']}"
+        try:
+            with claimed(target):  # whoever is at it would put its own translations there
+                kept = _take_in(bench, own, lines, data, target, stored=stored, tell=tell)
+        except Busy:
+            raise UserError(
+                f"{record['key']}: another process runs this trial in {target}: stop it, or wait "
+                "for its end, and import again"
+            ) from None
         if kept is not None and queue.add_done(kept, experiment.group):
             taken += 1
     if not found:
@@ -261,6 +276,7 @@ def _take_in(
     record: dict[str, Any],
     lines: list[str],
     data: PreparedData | None,
+    target: Path,
     *,
     stored: dict[str, Any] | None,
     tell: Tell,
@@ -269,9 +285,9 @@ def _take_in(
 
     lines: its translations.
     data: what they are scored by; None where there are none.
+    target: the folder.
     stored: the record of its key that the storage has.
     """
-    target = bench.output / "trials" / f"{record['key']}-{record['fingerprint']}"
     is_known = stored is not None and stored.get("fingerprint") == record["fingerprint"]
     # What is there was scored and tested by its own translations, in this storage or in that of
     # another study with this output folder: those of another run do not take their place.
