@@ -277,9 +277,7 @@ def _curves(cells: Sequence[CellResult], results: Results) -> Drawn:
     return text, _figure(draw, x="updates of its own stage", y="validation perplexity")
 
 
-def mean_curve(
-    curves: Sequence[Sequence[Sequence[float | None]]],
-) -> tuple[list[float], list[float]]:
+def mean_curve(curves: Sequence[Sequence[Sequence[Any]]]) -> tuple[list[float], list[float]]:
     """Updates, and the perplexity at each: the mean over seeds of the loss there.
 
     Seeds that stopped after another number of updates have other points, between which a line is
