@@ -191,6 +191,19 @@ def test_a_causal_encoder_with_cross_attention_keeps_its_function(make_model, in
     )
 
 
+def test_weights_are_asked_of_padding_that_sees_nothing(make_model):
+    model = branch_out(make_model("bert", is_decoder=True).bert, branches=2).eval()
+    ids = torch.randint(4, 90, (2, 6), generator=torch.Generator().manual_seed(1))
+    given = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    given["attention_mask"][1, :2] = 0  # on the left: a causal mask leaves these rows no key
+    expected = model(**given).last_hidden_state
+    asked = model(**given, output_attentions=True)
+    torch.testing.assert_close(asked.last_hidden_state, expected, atol=1e-5, rtol=1e-5)
+    assert all(weights[1, :, :2].eq(0).all() for weights in asked.attentions)
+    asked.last_hidden_state.sum().backward()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
+
+
 def test_bfloat16_and_the_seed_of_noise(make_model):
     model = make_model("bert").to(torch.bfloat16)
     torch.manual_seed(1)

@@ -138,5 +138,8 @@ def _with_weights(
         scores = (
             scores.masked_fill(~mask, float("-inf")) if mask.dtype == torch.bool else scores + mask
         )
-    weights = F.dropout(scores.softmax(-1), layer.dropout, layer.training)
+    # A query that sees no key attends to nothing, as in PyTorch's kernel: a softmax would be NaN.
+    blind = scores.isneginf().all(-1, keepdim=True)
+    weights = scores.masked_fill(blind, 0.0).softmax(-1).masked_fill(blind, 0.0)
+    weights = F.dropout(weights, layer.dropout, layer.training)
     return weights @ value, weights
