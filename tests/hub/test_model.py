@@ -255,6 +255,47 @@ def test_the_trainer_trains_and_its_checkpoints_are_model_directories(tmp_path):
         assert torch.equal(one, other.cpu())
 
 
+@pytest.mark.parametrize(
+    "kind", [MultiBranchForConditionalGeneration, MultiBranchForSequenceClassification]
+)
+def test_accumulated_gradients_are_those_of_one_large_batch(kind, tmp_path):
+    class Texts(torch.utils.data.Dataset):
+        def __len__(self):
+            return 8
+
+        def __getitem__(self, number):
+            labels = [5, 6, 7, 2] if number % 3 else [number + 4, 2, -100, -100]
+            if kind is MultiBranchForSequenceClassification:
+                labels = number % 2
+            return {"input_ids": [number + 4, 5, 6, 2], "labels": labels}
+
+    def trained(size: int) -> tuple[list[float], list[torch.Tensor]]:
+        torch.manual_seed(3)
+        model = kind(MultiBranchConfig(**{**SMALL, "drop_branch": 0.0, "dropout": 0.0}))
+        arguments = TrainingArguments(
+            output_dir=str(tmp_path),
+            max_steps=2,
+            save_strategy="no",
+            per_device_train_batch_size=size,
+            gradient_accumulation_steps=8 // size,
+            optim="sgd",
+            learning_rate=0.1,
+            max_grad_norm=0,
+            logging_steps=1,
+            report_to=[],
+            disable_tqdm=True,
+            use_cpu=True,
+        )
+        trainer = Trainer(model, arguments, train_dataset=Texts())
+        trainer.train()
+        return [one["loss"] for one in trainer.state.log_history[:2]], list(model.parameters())
+
+    (losses, whole), (in_parts, parts) = trained(8), trained(2)
+    assert in_parts == pytest.approx(losses, rel=1e-3)
+    for one, other in zip(whole, parts):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
+
+
 def test_classification_saves_loads_and_ignores_padding(tmp_path):
     config = MultiBranchConfig(**{**SMALL, "branches": [2, 3, 1, 1]}, num_labels=3)
     model = MultiBranchForSequenceClassification(config).eval()

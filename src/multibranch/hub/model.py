@@ -61,6 +61,7 @@ class MultiBranchForConditionalGeneration(MultiBranchPreTrainedModel, Generation
 
     model: MultiBranchTransformer
     only_encoder = False
+    accepts_loss_kwargs = True
 
     def __init__(self, config: MultiBranchConfig) -> None:
         super().__init__(config)
@@ -100,12 +101,14 @@ class MultiBranchForConditionalGeneration(MultiBranchPreTrainedModel, Generation
         labels: Tensor | None = None,
         use_cache: bool | None = None,
         return_dict: bool | None = None,
+        num_items_in_batch: Tensor | int | None = None,
         **others: Any,
     ) -> Seq2SeqLMOutput | tuple:
         """Logits (b, t, V) for the token after each of decoder_input_ids (b, t).
 
         The source is input_ids (b, s), or what the encoder made of it. With labels (b, t) there is
-        a loss, and decoder_input_ids follow from them.
+        a loss, and decoder_input_ids follow from them. It is the mean over the labels, or their sum
+        divided by num_items_in_batch: the labels of all batches that share an update.
         """
         self.refuse(others)
         if decoder_input_ids is None:
@@ -132,7 +135,12 @@ class MultiBranchForConditionalGeneration(MultiBranchPreTrainedModel, Generation
             logits = self._continue(decoder_input_ids, memory, attention_mask, cache)
         loss = None
         if labels is not None:
-            loss = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=_IGNORED)
+            summed = F.cross_entropy(
+                logits.flatten(0, 1), labels.flatten(), ignore_index=_IGNORED, reduction="sum"
+            )
+            if num_items_in_batch is None:
+                num_items_in_batch = (labels != _IGNORED).sum()
+            loss = summed / num_items_in_batch
         output = Seq2SeqLMOutput(
             loss=loss,
             logits=logits,

@@ -31,6 +31,8 @@ class MultiBranchPreTrainedModel(PreTrainedModel):
     base_model_prefix = "model"
     main_input_name = "input_ids"
     supports_gradient_checkpointing = True
+    # A loss is the mean over its batch: the Trainer divides it where it accumulates gradients.
+    accepts_loss_kwargs = False
     _supports_sdpa = True
     # Its parts read each other's weights: it lies on one device as a whole.
     _no_split_modules = ["MultiBranchTransformer", "MultiBranchEncoder"]
