@@ -500,6 +500,21 @@ def test_generate_gives_the_same_whatever_it_is_given(given):
     assert torch.equal(found, expected)
 
 
+@pytest.mark.parametrize("mask", [None, "ones"])
+def test_padding_is_padding_with_a_cache_too(mask):
+    hub = MultiBranchForConditionalGeneration(MultiBranchConfig(**SMALL)).eval()
+    source, target = sentences()
+    given = {"input_ids": source, "decoder_input_ids": target}
+    if mask is not None:
+        given["attention_mask"] = torch.ones_like(source)
+    with torch.no_grad():
+        expected, found = hub(**given).logits, hub(**given, use_cache=True).logits
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+    del given["decoder_input_ids"]
+    expected = hub.generate(input_ids=source, attention_mask=(source != 1).long())
+    assert torch.equal(hub.generate(**given), expected)
+
+
 def test_generate_takes_the_directory_s_search_options(tmp_path):
     said = {"beam": 3, "length_penalty": 1.7, "max_length": 4}
     save_model(tmp_path / "model", make(), None, extra={"decoding": said})

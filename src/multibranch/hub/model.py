@@ -128,6 +128,7 @@ class MultiBranchForConditionalGeneration(MultiBranchPreTrainedModel, Generation
         else:
             if encoder_outputs is None:
                 encoder_outputs = self.get_encoder()(input_ids, attention_mask)
+                attention_mask = self._source_mask(input_ids, attention_mask)
             memory = encoder_outputs[0]
             cache = past_key_values
             if cache is None:
@@ -172,7 +173,10 @@ class MultiBranchForConditionalGeneration(MultiBranchPreTrainedModel, Generation
         max_new_tokens say; then its end counts with the probability that the model gives it.
         """
         rules = list(logits_processor or [])
-        tokens = self._source_tokens(kwargs.get("input_ids") if inputs is None else inputs, kwargs)
+        source = kwargs.get("input_ids") if inputs is None else inputs
+        if source is not None:
+            kwargs["attention_mask"] = self._source_mask(source, kwargs.get("attention_mask"))
+        tokens = self._source_tokens(kwargs)
         if tokens is not None:
             limit = longest_outputs(self.config, tokens - 1, args, kwargs)
             rules.append(EndAtLength(limit, self.config.eos_token_id))
@@ -180,15 +184,19 @@ class MultiBranchForConditionalGeneration(MultiBranchPreTrainedModel, Generation
             inputs, *args, logits_processor=LogitsProcessorList(rules), **kwargs
         )
 
-    def _source_tokens(self, source: Tensor | None, given: Mapping[str, Any]) -> Tensor | None:
+    def _source_mask(self, source: Tensor, attention_mask: Tensor | None) -> Tensor:
+        """1 where the encoder reads a token of the source (b, s), and 0 elsewhere."""
+        return (self.mask_source(source, attention_mask) != self.model.padding).long()
+
+    def _source_tokens(self, given: Mapping[str, Any]) -> Tensor | None:
         """How many tokens each source (b,) has, its end counted; None where none is given."""
-        mask = given.get("attention_mask")
-        if source is not None:
-            return (self.mask_source(source, mask) != self.model.padding).sum(1)
+        mask: Tensor | None = given.get("attention_mask")
+        if mask is not None:
+            return mask.sum(1)
         if given.get("encoder_outputs") is None:
             return None
         states = given["encoder_outputs"][0]  # (b, s, d)
-        return states.new_ones(states.shape[:2]).sum(1).long() if mask is None else mask.sum(1)
+        return states.new_ones(states.shape[:2]).sum(1).long()
 
     def save_pretrained(
         self, save_directory: Any, *args: Any, state_dict: Any = None, **kwargs: Any
