@@ -515,6 +515,29 @@ def test_padding_is_padding_with_a_cache_too(mask):
     assert torch.equal(hub.generate(**given), expected)
 
 
+@pytest.mark.parametrize("start", [[0], []])
+def test_new_tokens_are_counted_after_a_given_beginning(start):
+    hub = MultiBranchForConditionalGeneration(MultiBranchConfig(**SMALL)).eval()
+    source, _ = sentences()
+    begun = torch.tensor([[*start, 5, 6, 7, 8, 9, 10]] * 3)
+    given = {"input_ids": source, "decoder_input_ids": begun, "num_beams": 2}
+    found = hub.generate(**given, min_new_tokens=5, max_new_tokens=6)
+    assert found.shape[1] == 1 + 6 + 6
+    assert found[:, :7].tolist() == [[0, 5, 6, 7, 8, 9, 10]] * 3
+    assert (found[:, -1] == 2).all() and (found[:, 7:-1] != 2).all()
+
+
+@pytest.mark.parametrize("setting", [{"max_length": 6}, {"max_new_tokens": 5}])
+def test_lengths_that_the_model_s_own_settings_say_hold(setting):
+    hub = MultiBranchForConditionalGeneration(MultiBranchConfig(**SMALL)).eval()
+    source, _ = sentences()
+    given = {"input_ids": source, "min_new_tokens": 4}
+    expected = hub.generate(**given, **setting)
+    assert expected.shape[1] == 6 and (expected[:, -1] == 2).all()
+    hub.generation_config.update(**setting)
+    assert torch.equal(hub.generate(**given), expected)
+
+
 def test_generate_takes_the_directory_s_search_options(tmp_path):
     said = {"beam": 3, "length_penalty": 1.7, "max_length": 4}
     save_model(tmp_path / "model", make(), None, extra={"decoding": said})

@@ -88,25 +88,45 @@ def search_options(config: MultiBranchConfig) -> SearchOptions:
 
 
 def longest_outputs(
-    config: MultiBranchConfig, source_tokens: Tensor, args: tuple, kwargs: dict[str, Any]
+    config: MultiBranchConfig,
+    own: GenerationConfig,
+    source_tokens: Tensor,
+    args: tuple,
+    kwargs: dict[str, Any],
 ) -> Tensor:
     """The most tokens that each output (b,) may have, its end not counted.
 
-    A length that the caller gives, beginning and end counted, holds for all. Otherwise it follows
-    from the source, and kwargs are given the room for it.
+    A length that the caller gives holds for all, be it as an argument or in `own`, the settings of
+    the model: max_length, beginning and end counted, or max_new_tokens, which follow what the
+    caller lets outputs begin with. Otherwise it follows from the source, and kwargs are given the
+    room for it.
     """
-    asked = kwargs.get("generation_config") or next(iter(args), None)
-    total = kwargs.get("max_length")
-    if total is None and kwargs.get("max_new_tokens") is not None:
-        total = kwargs["max_new_tokens"] + 1
-    if total is None and asked is not None:
-        total = asked.max_length if asked.max_new_tokens is None else asked.max_new_tokens + 1
+    given = kwargs.get("generation_config") or next(iter(args), None)
+    settings = [kwargs, {} if given is None else vars(given)]
+    begun = _begun(config, kwargs.get("decoder_input_ids"))
+    new = _first_of("max_new_tokens", [*settings, vars(own)])
+    if own.max_length != config.max_length:  # else it is what `decoding_defaults` says
+        settings.append(vars(own))
+    total = _first_of("max_length", settings) if new is None else begun + new
     if total is not None:
         return torch.full_like(source_tokens, total - 2)
     ours = search_options(config)
     limits = [ours.longest(tokens) for tokens in source_tokens.tolist()]
-    kwargs["max_length"] = max(limits) + 2
+    kwargs["max_length"] = max(*limits, begun - 1) + 2
     return torch.tensor(limits, device=source_tokens.device)
+
+
+def _begun(config: MultiBranchConfig, beginning: Tensor | None) -> int:
+    """How many tokens outputs begin with; the start, where it is missing, `generate` adds."""
+    if beginning is None:
+        return 1
+    missing = bool((beginning[:, 0] != config.decoder_start_token_id).all())
+    return beginning.shape[1] + missing
+
+
+def _first_of(name: str, settings: list[Mapping[str, Any]]) -> int | None:
+    """What the first of these that says something says."""
+    return next((said[name] for said in settings if said.get(name) is not None), None)
 
 
 class EndAtLength(LogitsProcessor):

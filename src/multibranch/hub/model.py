@@ -178,7 +178,8 @@ class MultiBranchForConditionalGeneration(MultiBranchPreTrainedModel, Generation
             kwargs["attention_mask"] = self._source_mask(source, kwargs.get("attention_mask"))
         tokens = self._source_tokens(kwargs)
         if tokens is not None:
-            limit = longest_outputs(self.config, tokens - 1, args, kwargs)
+            own = self.generation_config
+            limit = longest_outputs(self.config, own, tokens - 1, args, kwargs)
             rules.append(EndAtLength(limit, self.config.eos_token_id))
         return super().generate(
             inputs, *args, logits_processor=LogitsProcessorList(rules), **kwargs
