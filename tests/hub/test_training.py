@@ -3,7 +3,9 @@
 import pytest
 import torch
 from transformers import (
+    AutoModelForCausalLM,
     AutoModelForSequenceClassification,
+    BertLMHeadModel,
     PreTrainedTokenizerFast,
     Trainer,
     TrainingArguments,
@@ -167,6 +169,24 @@ def test_the_trainer_trains_saves_and_resumes(make_model, tmp_path):
     assert again.state.global_step == 30
     loaded = AutoModelForSequenceClassification.from_pretrained(tmp_path / "checkpoint-20")
     assert isinstance(loaded, type(model))
+
+
+def test_smoothed_losses_of_a_causal_model_are_of_the_next_tokens(make_model, tmp_path):
+    model = BertLMHeadModel(make_model("bert", is_decoder=True).config).eval()
+    arguments = TrainingArguments(
+        output_dir=str(tmp_path), label_smoothing_factor=0.1, report_to=[], use_cpu=True
+    )
+    ids = torch.arange(4, 28).view(2, 12)
+
+    def loss(model: BertLMHeadModel) -> float:
+        given = {"input_ids": ids, "labels": ids}
+        return Trainer(model, arguments).compute_loss(model, given).item()
+
+    branched = branch_out(model, branches=2).eval()
+    assert loss(branched) == pytest.approx(loss(model), abs=1e-6)
+    branched.save_pretrained(tmp_path)
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path).eval()
+    assert loss(loaded) == pytest.approx(loss(model), abs=1e-6)
 
 
 def test_a_pipeline_runs_from_the_folder(make_model, tmp_path):

@@ -79,6 +79,10 @@ def model_class(base: type) -> type:
     )
     # An instance that changes its class has not been made by this one, which would note this.
     output_capturing._CAN_RECORD_REGISTRY[str(made)] = made._can_record_outputs  # type: ignore[attr-defined]
+    # By this list of names the Trainer knows whose labels to shift where it smooths them.
+    shifting: Any = modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    if base.__name__ in shifting.values():
+        shifting[made.config_class.model_type] = made.__name__  # type: ignore[attr-defined]
     return made
 
 
