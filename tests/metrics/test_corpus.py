@@ -119,6 +119,19 @@ def test_bootstrap_finds_a_difference_and_no_difference() -> None:
     assert "case:mixed|eff:no|tok:none|smooth:none" in same["signature"]
 
 
+def test_bootstrap_on_tokens_takes_white_space_as_the_score_does() -> None:
+    """10\u00a0000 and 10\u2009000 are tokens that the script leaves whole."""
+    better, references = corpus(60, 0.1)
+    worse, _ = corpus(60, 0.4)
+    spaced = [
+        [f"{line} 10\u00a0000 10\u2009000" for line in lines] for lines in (better, references)
+    ]
+    found = paired_bootstrap(worse, spaced[0], spaced[1], samples=20, metric="multi-bleu")
+    for name, lines in (("baseline", worse), ("system", spaced[0])):
+        expected = multi_bleu(lines, spaced[1]).value
+        assert found[name]["score"] == pytest.approx(expected, abs=1e-9)
+
+
 @pytest.mark.parametrize("metric", ["bleu", "chrf", "multi-bleu"])
 def test_a_comparison_s_signature_says_the_case_of_its_scores(metric: str) -> None:
     better, references = corpus(40, 0.1)

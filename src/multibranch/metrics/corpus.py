@@ -6,6 +6,7 @@ than chance.
 """
 
 import math
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -88,10 +89,13 @@ def paired_bootstrap(
     significance = needed(
         "sacrebleu.significance", install="sacrebleu", purpose="Testing for significance"
     )
+    texts = [list(lines) for lines in (baseline, system, references)]
+    if metric == "multi-bleu":
+        texts = [_only_blanks(lines) for lines in texts]
     test = significance.PairedTest(
-        [("baseline", list(baseline)), ("system", list(system))],
+        [("baseline", texts[0]), ("system", texts[1])],
         {metric: _metric(metric, lowercase=lowercase)},
-        references=[list(references)],
+        references=texts[2:],
         test_type="bs",
         n_samples=samples,
     )
@@ -108,6 +112,18 @@ def paired_bootstrap(
         "significant": p_value < 0.05,
         "signature": str(signatures[name]),
     }
+
+
+def _only_blanks(lines: Sequence[str]) -> list[str]:
+    """Lines of which sacreBLEU, which ends tokens at any white space, takes those of multi-bleu.
+
+    White space within a token becomes a character for private use.
+    """
+
+    def hidden(found: re.Match[str]) -> str:
+        return chr(0xF0000 + ord(found[0]))
+
+    return [" ".join(re.sub(r"\s", hidden, word) for word in split_words(line)) for line in lines]
 
 
 def _metric(name: str, *, lowercase: bool = False) -> Any:
