@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from multibranch import __version__
+from multibranch.cli import streams
 from multibranch.cli.formatting import HelpFormatter
 from multibranch.cli.interrupts import STATUS, ignore_interrupts, interruptible
 from multibranch.errors import Interrupted, UserError, is_out_of_memory
@@ -49,8 +50,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     which clean up alike. Without arguments it is the command itself, which ends with the verb: once
     that is done, Ctrl-C does nothing. After an interrupt another one still ends what is left of it.
     """
-    if arguments is None and "OMP_WAIT_POLICY" not in os.environ:
-        os.environ.setdefault("GOMP_SPINCOUNT", SPINS)  # PyTorch is yet to be loaded
+    if arguments is None:
+        streams.settle()
+        if "OMP_WAIT_POLICY" not in os.environ:
+            os.environ.setdefault("GOMP_SPINCOUNT", SPINS)  # PyTorch is yet to be loaded
     words = list(sys.argv[1:] if arguments is None else arguments)
     verb = next((word for word in words if word in VERBS), None)
     answer = f"multibranch {verb}: interrupted" if verb else "multibranch: interrupted"
@@ -61,12 +64,43 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 ignore_interrupts()
             return status
         except KeyboardInterrupt as error:
-            print(answer, file=sys.stderr)
+            streams.complain(answer)
             return error.status if isinstance(error, Interrupted) else STATUS
+        finally:
+            streams.let_go()
 
 
 def _run(words: Sequence[str], verb: str | None) -> int:
-    """Read the words and run the verb; errors that are no mistakes of ours become one line."""
+    """Run the verb; errors that are no mistakes of ours become one line."""
+    try:
+        try:
+            status = _obey(words, verb)
+        except SystemExit:  # of a help, whose text may still wait to be written
+            streams.flush()
+            raise
+        streams.flush()
+        return status
+    except UserError as error:
+        said = " ".join(str(error).split())
+    except BrokenPipeError:
+        return 0  # the reader of our output has gone (`| head`)
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        said = (
+            "there is not enough memory for this: make the model, the beam or the batches smaller"
+        )
+    except OSError as error:
+        if error.errno is None:
+            raise
+        where = f"{error.filename}: " if error.filename else ""
+        said = f"{where}{os.strerror(error.errno)}"
+    streams.complain(f"multibranch {verb}: {said}" if verb else f"multibranch: {said}")
+    return 2
+
+
+def _obey(words: Sequence[str], verb: str | None) -> int:
+    """Read the words and run the verb that they name."""
     parser = _parser(verb)
     _check_encoding(words, parser, verb)
     args, rest = parser.parse_known_args(words)
@@ -75,29 +109,7 @@ def _run(words: Sequence[str], verb: str | None) -> int:
         parser.prog = f"multibranch {args.verb}"
         parser.error(f"unrecognised arguments: {' '.join(rest)}")
     args.overrides = rest
-    try:
-        return importlib.import_module(f"multibranch.cli.{args.verb}").run(args) or 0
-    except UserError as error:
-        print(f"multibranch {args.verb}: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
-    except BrokenPipeError:
-        # The reader of our output has gone (`| head`); Python would complain again at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except (MemoryError, RuntimeError) as error:
-        if not is_out_of_memory(error):
-            raise
-        said = (
-            "there is not enough memory for this: make the model, the beam or the batches smaller"
-        )
-        print(f"multibranch {args.verb}: {said}", file=sys.stderr)
-        return 2
-    except OSError as error:
-        if error.errno is None:
-            raise
-        where = f"{error.filename}: " if error.filename else ""
-        print(f"multibranch {args.verb}: {where}{os.strerror(error.errno)}", file=sys.stderr)
-        return 2
+    return importlib.import_module(f"multibranch.cli.{args.verb}").run(args) or 0
 
 
 def _take_more(args: argparse.Namespace, rest: list[str]) -> list[str]:

@@ -1,8 +1,8 @@
 """The scores of a code model as a table."""
 
-import sys
 from typing import Any
 
+from multibranch.cli import streams
 from multibranch.cli.output import print_signatures, scored
 from multibranch.errors import counted
 
@@ -19,10 +19,9 @@ _NAMES = {
 
 def show_code_scores(result: dict[str, Any]) -> None:
     """Print what `tasks.code.evaluate_code` found; all numbers but BLEU are percentages."""
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console(file=sys.stdout, highlight=False, markup=False)
+    console = streams.console()
     outputs = scored(result, "output")
     console.print(f"{result['model']} ({result['language']}) on {outputs}", soft_wrap=True)
     table = Table()

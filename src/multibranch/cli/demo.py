@@ -10,7 +10,6 @@ has. Stopped half-way, it goes on from there when started again.
 """
 
 import argparse
-import sys
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,6 +35,7 @@ def run(args: argparse.Namespace) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from multibranch.cli import streams
     from multibranch.errors import UserError
     from multibranch.tasks import demo, demo_report
 
@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> None:
     if args.json:
         print(json.dumps(results, indent=2))
         return
-    console = Console(file=sys.stdout, highlight=False)
+    console = streams.console(markup=True)
     for example in examples[:3]:
         console.print(f"\n[dim]source     [/dim] {example['source']}")
         console.print(f"[dim]reference  [/dim] {example['reference']}")

@@ -18,7 +18,6 @@ how many of the split's sentences were scored: in JSON "sentences" ("outputs" of
 """
 
 import argparse
-import sys
 from typing import Any
 
 
@@ -218,12 +217,12 @@ def _told_search(folder: str, args: argparse.Namespace) -> dict[str, Any]:
 
 def _show(result: dict[str, Any]) -> None:
     """Print a result as a table, and how its scores were computed."""
-    from rich.console import Console
     from rich.table import Table
 
+    from multibranch.cli import streams
     from multibranch.cli.output import print_signatures, scored
 
-    console = Console(file=sys.stdout, highlight=False, markup=False)
+    console = streams.console()
     console.print(f"{result['model']} on {scored(result, 'sentence')}", soft_wrap=True)
     table = Table()
     table.add_column("metric")

@@ -79,8 +79,7 @@ def run(args: argparse.Namespace) -> None:
     import sys
     from contextlib import ExitStack
 
-    from rich.console import Console
-
+    from multibranch.cli import streams
     from multibranch.cli.lines import check_apart, open_input, open_output, read_lines
     from multibranch.cli.progress import Progress
     from multibranch.cli.searching import search_settings
@@ -105,7 +104,8 @@ def run(args: argparse.Namespace) -> None:
             written = stack.enter_context(open_output(args.output))
             file = io.TextIOWrapper(written, "utf-8", write_through=True)
             stack.callback(file.detach)  # what is below is not its own to close
-        console = Console(file=file, highlight=False, soft_wrap=True)
+        console = streams.console(file, markup=True)
+        console.soft_wrap = True
         quiet = args.quiet or typed or bool(args.descriptions)
         progress = stack.enter_context(Progress(quiet=quiet, did="wrote code for"))
         number = 0

@@ -22,23 +22,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    import sys
-
-    from multibranch.cli.lines import one_line
+    from multibranch.cli.lines import one_line, open_output
     from multibranch.cli.searching import load_translator, search_settings
 
     settings = search_settings(args)
     translator = load_translator(args)
     translator.options(**settings)
-    out = sys.stdout.buffer
-    for line in _typed():
-        [hypotheses] = translator.generate([line], tokenised=args.tokenised, **settings)
-        if "n_best" in settings:
-            answers = [f"{h.score:8.4f}  {one_line(h.text)}" for h in hypotheses]
-        else:
-            answers = [one_line(h.text) for h in hypotheses[:1]] or [""]
-        out.write("".join(f"{answer}\n" for answer in answers).encode())
-        out.flush()
+    with open_output(None) as out:
+        for line in _typed():
+            [hypotheses] = translator.generate([line], tokenised=args.tokenised, **settings)
+            if "n_best" in settings:
+                answers = [f"{h.score:8.4f}  {one_line(h.text)}" for h in hypotheses]
+            else:
+                answers = [one_line(h.text) for h in hypotheses[:1]] or [""]
+            out.write("".join(f"{answer}\n" for answer in answers).encode())
+            out.flush()
 
 
 def _typed() -> Iterator[str]:
@@ -46,10 +44,11 @@ def _typed() -> Iterator[str]:
     import contextlib
     import sys
 
-    from multibranch.cli.lines import read_lines
+    from multibranch.cli.lines import open_input, read_lines
 
-    if not sys.stdin.isatty():
-        yield from read_lines(sys.stdin.buffer, "standard input")
+    if sys.stdin is None or not sys.stdin.isatty():
+        with open_input(None) as (stream, name):
+            yield from read_lines(stream, name)
         return
     with contextlib.suppress(ImportError):
         import readline  # noqa: F401 (gives input() its history)

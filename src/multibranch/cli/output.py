@@ -2,11 +2,11 @@
 
 import json
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from multibranch.cli import streams
 from multibranch.disk import check_file
 from multibranch.errors import UserError, counted
 
@@ -22,11 +22,10 @@ def print_result(
         content: Any = rows[0] if len(rows) == 1 and not many else list(rows)
         print(json.dumps(content, indent=2, ensure_ascii=False))
         return
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    console = Console(file=sys.stdout, highlight=False, markup=False)
+    console = streams.console()
     table = Table(title=title or None, title_justify="left", header_style="bold")
     names = list(rows[0]) if rows else []
     columns = [[name.replace("_", " "), *_cells([row[name] for row in rows])] for name in names]

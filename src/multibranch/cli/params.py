@@ -119,9 +119,10 @@ def _table(
     header: Sequence[str], rows: Sequence[Sequence[Any]], *, title: str, boxed: bool = True
 ) -> None:
     from rich.box import HEAVY_HEAD
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
+
+    from multibranch.cli import streams
 
     look: dict[str, Any] = {"box": HEAVY_HEAD} if boxed else {"box": None, "pad_edge": False}
     table = Table(title=title, title_justify="left", collapse_padding=not boxed, **look)
@@ -131,7 +132,7 @@ def _table(
     for row in rows:
         cells = [f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in row]
         table.add_row(*(Text(cell) for cell in cells))
-    console = Console(markup=False)
-    if not console.is_terminal:  # a file or a pipe has no width to keep to
-        console = Console(width=120, markup=False)
+    console = streams.console(highlight=True)
+    if not console.is_terminal:
+        console.width = 120  # a file or a pipe has none to keep to
     console.print(table)

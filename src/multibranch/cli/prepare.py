@@ -183,9 +183,10 @@ def _show_recipes(recipes: "list[Corpus]", *, as_json: bool) -> None:
         ]
         print(json.dumps(listed, indent=2))
         return
-    from rich.console import Console
+    from multibranch.cli import streams
 
-    console = Console(soft_wrap=True, highlight=False)
+    console = streams.console(markup=True)
+    console.soft_wrap = True
     for recipe in recipes:
         console.print(f"[bold]{recipe.name}[/bold]  {recipe.title}")
         console.print(f"    {recipe.pairs} pairs (train / valid / test); {recipe.licence}")
@@ -194,10 +195,11 @@ def _show_recipes(recipes: "list[Corpus]", *, as_json: bool) -> None:
 
 
 def _show_result(output: Path, manifest: dict[str, Any], made: bool) -> None:
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console(highlight=False, markup=False)
+    from multibranch.cli import streams
+
+    console = streams.console()
     done = "prepared" if made else "was prepared already"
     console.print(f"{output}: {done}", soft_wrap=True)
     table = Table(box=None, pad_edge=False, header_style="bold")
