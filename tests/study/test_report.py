@@ -276,6 +276,10 @@ def test_a_recorded_study_reads_back_with_shorter_curves(results: Results, tmp_p
     curve = again.records[0]["curve"]
     assert len(curve) <= 40 and curve[-1] == results.records[0]["curve"][-1]
     assert json.loads(path.read_text(encoding="utf-8"))["signature"] == SIGNATURE
+    # A training that fell apart has nulls for its last losses, and the model of its best one.
+    fell = {**results.records[0], "curve": [*results.records[0]["curve"], [1010, None, None]]}
+    write_recorded(path, Results(results.study, [fell]))
+    assert read_recorded(path, bench).records[0]["curve"][-1] == [1010, None, None]
     with pytest.raises(UserError, match="cannot be read: No such file"):
         read_recorded(tmp_path / "none.json", bench)
     path.write_text("{}", encoding="utf-8")
@@ -292,7 +296,8 @@ def test_a_recorded_study_reads_back_with_shorter_curves(results: Results, tmp_p
         (lambda content: content["trials"][0].pop("device"), "it has no 'device'"),
         (lambda content: content["trials"][0].pop("curve"), "it has no 'curve'"),
         (lambda content: content["trials"][0].pop("command"), "it has no 'command'"),
-        (lambda content: content["trials"][0].update(curve=[[1, None, None]]), "without numbers"),
+        (lambda content: content["trials"][0].update(curve=[[1, "3", 2.0]]), "without numbers"),
+        (lambda content: content["trials"][0].update(curve=[[None, 3, 2.0]]), "without numbers"),
         (lambda content: content["trials"].append(content["trials"][0]), "it has a trial twice"),
         (lambda content: content["trials"][0].update(parameters="many"), "parameters 'many'"),
         (lambda content: content["trials"][0].update(wall_seconds=[5]), r"wall_seconds \[5\]"),
@@ -544,13 +549,12 @@ def test_a_learning_curve_is_the_mean_at_the_same_updates(
         updates, values = mean_curve(curves)
         assert updates[0] == 20 and updates[-1] in (340, 350)
         assert values == pytest.approx([math.exp(1 + update / 1000) for update in updates])
-    broken = [[10, 3.0, 2.0], [20, 9.0, math.nan], [30, 9.0, math.inf], [40, 9.0, 5e5]]
-    broken.append([50, None, None])
+    broken = [[10, 3.0, 2.0], [20, None, None], [30, 9.0, math.inf], [40, 9.0, 5e5]]
     assert mean_curve([broken]) == ([], [])
     assert mean_curve([broken, short])[0] == [point[0] for point in short]
     # One model that fell apart does not keep the others from being drawn.
     some = [r for r in results.records if r["experiment"]["corpus"] == "de-en"]
-    fell = {**some[0], "curve": [*some[0]["curve"][:-1], [1000, 3.0, math.nan]]}
+    fell = {**some[0], "curve": [*some[0]["curve"][:-1], [1000, None, None]]}
     assert "Learning curves (de-en)" in drawn(Results(results.study, [fell, *some[1:]]))
     lost = {**some[0], "curve": broken}
     assert "Learning curves (de-en)" in drawn(Results(results.study, [lost, *some[1:]]))

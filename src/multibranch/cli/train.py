@@ -106,6 +106,9 @@ def _row(name: str, outcome: Any) -> dict[str, Any]:
 
     from multibranch.metrics.score import perplexity
 
+    def finite(value: float | None) -> float | None:  # JSON has no other numbers
+        return None if value is None or not math.isfinite(value) else value
+
     progress = outcome.progress
     # Where weights were averaged, the run's model is the average.
     loss, plain = progress.best_loss, progress.best_plain
@@ -116,10 +119,10 @@ def _row(name: str, outcome: Any) -> dict[str, Any]:
         "folder": str(outcome.folder),
         "parameters": outcome.parameters,
         "updates": progress.update,
-        "validation_loss": None if loss is None or not math.isfinite(loss) else loss,
+        "validation_loss": finite(loss),
         "perplexity": None if plain is None else perplexity(plain),
         "best_update": progress.best_update,
-        "best_validation_loss": progress.best_loss,
+        "best_validation_loss": finite(progress.best_loss),
     }
     if progress.best_score is not None:
         row["score"] = progress.best_score

@@ -284,7 +284,7 @@ def mean_curve(curves: Sequence[Sequence[Sequence[Any]]]) -> tuple[list[float], 
     drawn. A point that is no number, as of a training that fell apart, is left out.
     """
     known = [
-        [(one[0], one[2]) for one in curve if one[2] is not None and abs(one[2]) < LARGEST]
+        [(update, loss) for update, _, loss in curve if loss is not None and abs(loss) < LARGEST]
         for curve in curves
     ]
     known = [points for points in known if len(points) > 1]

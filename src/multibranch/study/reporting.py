@@ -198,7 +198,9 @@ def checked_record(record: Any) -> dict[str, Any]:
             raise ValueError(f"{experiment.key} has the {name} {record[name]!r}")
     shlex.split(record["command"])
     for update, loss, plain in record["curve"]:
-        if not all(isinstance(value, int | float) for value in (update, loss, plain)):
+        # Losses that are no numbers, as of a training that fell apart at its end, are null.
+        losses = all(isinstance(value, int | float | None) for value in (loss, plain))
+        if not losses or not isinstance(update, int | float):
             raise ValueError(f"{experiment.key} has a learning curve without numbers")
     _check_numbers(record)
     return record
