@@ -44,6 +44,13 @@ def test_numbers_of_a_column_have_equally_many_decimals(capsys):
     ]
 
 
+def test_numbers_stand_right_in_their_column_where_one_is_missing_too(capsys):
+    rows = [{"model": "first", "loss": 10.5}, {"model": "a", "loss": None}]
+    print_result([*rows, {"model": "b", "loss": 2.25}], as_json=False)
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("│")]
+    assert lines == ["│ first │ 10.50 │", "│ a     │     – │", "│ b     │  2.25 │"]
+
+
 def test_what_was_prepared_is_not_cut_either(monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "45")
     facts = {"pairs": 1_234_567, "dropped": {"too long": 98_765}, "source_unknown": 0}

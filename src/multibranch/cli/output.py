@@ -31,7 +31,8 @@ def print_result(
     columns = [[name.replace("_", " "), *_cells([row[name] for row in rows])] for name in names]
     widths = _widths(columns, console.width - 3 * len(names) - 1)  # without borders and blanks
     for name, cells, width in zip(names, columns, widths, strict=True):
-        numeric = all(isinstance(row[name], int | float) for row in rows)
+        values = [row[name] for row in rows if row[name] is not None]
+        numeric = bool(values) and all(isinstance(value, int | float) for value in values)
         justify: Literal["left", "right"] = "right" if numeric else "left"
         # Folded, not cut: in a narrow terminal a name or a number must still be there to read.
         table.add_column(cells[0], justify=justify, overflow="fold", width=width)
