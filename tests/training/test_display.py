@@ -73,6 +73,21 @@ def test_the_line_on_a_terminal_moves_between_reports(
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 1  # reports only
 
 
+def test_the_line_goes_with_the_end_of_a_run_and_stays_where_it_broke_off(tmp_path: Path) -> None:
+    display = Display(tmp_path, tensorboard=False)
+    text = shown(display, terminal=True)
+    with display:
+        display.progress(RECORD, share=0.98, left=1)
+        display.tell("averaged")
+    erased = "\x1b[1A\x1b[2K"  # up a line, and all of it
+    assert text.getvalue().endswith(erased)
+    text = shown(display, terminal=True)
+    display.__enter__()
+    display.progress(RECORD, share=0.98, left=1)
+    display.__exit__(ValueError, ValueError("it broke off"), None)
+    assert not text.getvalue().endswith(erased)
+
+
 def test_it_moves_before_the_first_report_of_a_run_that_was_resumed(tmp_path: Path) -> None:
     display = Display(tmp_path, tensorboard=False)
     text = shown(display, terminal=True)

@@ -55,6 +55,8 @@ class Display:
 
     def __exit__(self, *reason: Any) -> None:
         if self._live is not None:
+            # Of a run that came to its end a line with time left would stay, behind what is later.
+            self._live.transient = reason[0] is None
             self._live.__exit__(*reason)
             self._live = None
         if self._tensorboard is not None:
