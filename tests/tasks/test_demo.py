@@ -50,6 +50,19 @@ def test_results_hold_three_models_and_the_signature(ran):
     assert results["continued"]["parameters"] == results["baseline"]["parameters"]
 
 
+def test_it_says_how_many_trainings_are_to_come(ran):
+    _, _, said = ran
+    assert [line[:7] for line in said if " of " in line[:7]] == ["1 of 3:", "2 of 3:", "3 of 3:"]
+
+
+def test_the_signature_stands_whole_on_a_line(ran, monkeypatch, capsys):
+    folder = ran[0]
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setattr(demo, "DemoSettings", lambda: TINY)
+    assert main(["demo", "--output", str(folder)]) == 0
+    assert f"BLEU: {ran[1]['signature']}" in capsys.readouterr().out.splitlines()
+
+
 def test_the_branches_start_as_copies_and_part(ran):
     _, results, _ = ran
     baseline, _, mat = results["stages"]

@@ -36,6 +36,7 @@ def run(args: argparse.Namespace) -> None:
     from rich.table import Table
 
     from multibranch.cli import streams
+    from multibranch.cli.output import print_signatures
     from multibranch.errors import UserError
     from multibranch.tasks import demo, demo_report
 
@@ -58,7 +59,7 @@ def run(args: argparse.Namespace) -> None:
         console.print(f"[dim]reference  [/dim] {example['reference']}")
         for stage in stages:
             console.print(f"[dim]{stage.name:<11}[/dim] {example[stage.name]}")
-    table = Table(title=f"\nBLEU: {results['signature']}", title_justify="left")
+    table = Table(title="\nResults", title_justify="left")
     table.add_column("model")
     for name in ("BLEU", "parameters", "seconds"):
         table.add_column(name, justify="right")
@@ -66,12 +67,14 @@ def run(args: argparse.Namespace) -> None:
         cells = (f"{stage.bleu:.2f}", f"{stage.parameters:,}", f"{stage.seconds:.0f}")
         table.add_row(stage.title, *cells)
     console.print(table)
+    print_signatures({"BLEU": results["signature"]})
     console.print(demo_report.verdict(results))
     console.print(
         f"\nModels: {folder}/baseline, {folder}/continued, {folder}/mat\n"
         f"Report: {folder}/report.html   Attention: {folder}/attention.html"
         f"{'' if picture is None else ', attention.png'}\n"
-        f"Try:    multibranch interactive {folder}/mat",
+        f"Try:    multibranch interactive {folder}/mat   with sentences like those above\n"
+        f"        multibranch serve {folder}/mat   for a page in the browser",
         soft_wrap=True,  # a path that is broken cannot be copied
         markup=False,
     )

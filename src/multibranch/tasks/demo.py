@@ -100,9 +100,9 @@ def _train_all(
     folder: Path, data: PreparedData, settings: DemoSettings, seed: int, tell: Tell
 ) -> list[Stage]:
     base = folder / "baseline"
-    tell("Training a standard Transformer")
+    tell("1 of 3: training a standard Transformer")
     stages = [_train("baseline", "Transformer", base, data, settings, seed)]
-    tell("Training it on for as many updates as the MAT will have")
+    tell("2 of 3: training it on, for as many updates as the MAT will have")
     stages.append(
         _train(
             "continued",
@@ -114,7 +114,7 @@ def _train_all(
             init_from=str(base),
         )
     )
-    tell(f"Branching it out to {settings.branches} branches and training the MAT with drop-branch")
+    tell(f"3 of 3: branching it out to {settings.branches} branches, training with drop-branch")
     stages.append(
         _train(
             "mat",
