@@ -241,7 +241,7 @@ def _show(result: dict[str, Any]) -> None:
         found = result["comparison"]
         verdict = "more than chance" if found["significant"] else "within chance"
         console.print(
-            f"{found['difference']:+.2f} BLEU against {found['with']}: {verdict} "
+            f"{found['difference']:+.2f} multi_bleu against {found['with']}: {verdict} "
             f"(p = {found['p_value']:.4f})",
             soft_wrap=True,
         )
