@@ -144,6 +144,20 @@ def test_what_is_no_yaml(tmp_path: Path, text: str, words: str) -> None:
     assert words in refusal(tmp_path, text)
 
 
+def test_the_configuration_that_was_meant_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("configs").mkdir()
+    for name in ("builtin", "glue-mrpc", "glue-rte"):
+        Path("configs", f"{name}.yaml").touch()
+    for name in ("builtin", "builtin.yaml", "configs/builtn.yaml"):
+        with pytest.raises(UserError, match=rf"{name}; did you mean configs/builtin\.yaml\?$"):
+            configuration.load(Outer, name)
+    with pytest.raises(UserError, match=r"there is no configuration file mine\.yaml$"):
+        configuration.load(Outer, "mine.yaml")
+
+
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="there is no configuration file"):
         configuration.load(Outer, tmp_path / "absent.yaml")

@@ -42,7 +42,7 @@ def _read(path: Path) -> Any:
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise UserError(f"there is no configuration file {path}") from None
+        raise UserError(f"there is no configuration file {path}{_nearest_file(path)}") from None
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
@@ -167,6 +167,15 @@ def _set(kind: type, content: dict[str, Any], name: str, text: str) -> None:
         here[key] = text  # a folder may well be called 2024, or on
     else:
         here[key] = _parse(text, where=f"--{name}")
+
+
+def _nearest_file(path: Path) -> str:
+    """The configuration that was probably meant: beside the path, or in the folder `configs`."""
+    folders = dict.fromkeys((path.parent, Path("configs")))
+    found = {file.name: file for folder in folders for file in sorted(folder.glob("*.yaml"))}
+    name = path.name if path.suffix else f"{path.name}.yaml"
+    close = difflib.get_close_matches(name, found, n=1, cutoff=0.8)
+    return f"; did you mean {found[close[0]]}?" if close else ""
 
 
 def _nearest(key: str, known: dict[str, Any], prefix: str) -> str:
