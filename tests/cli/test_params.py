@@ -102,6 +102,7 @@ def test_the_papers_table_for_people_says_what_does_not_follow(
         (CONFIG, [], "add --vocabulary SIZE"),
         (CONFIG, ["--vocabulary", "1", "2", "3"], "takes one size, or the source's and"),
         (CONFIG.replace("heads: 4", "heads: 3"), ["--vocabulary", "8"], "heads"),
+        ("model:\n  backbone: x\n", [], "branches a pretrained encoder out, whose size is not"),
         ("width: 256\n", [], "has no section `model:`"),
         ("a: [", [], "line 1 is no YAML"),
         (CONFIG + "  heads: 8\n", ["--vocabulary", "8"], "the key heads is given twice"),

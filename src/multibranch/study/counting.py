@@ -20,6 +20,11 @@ def read_model_section(path: Path) -> dict[str, Any]:
     section = configuration.peek(path, "model")
     if not isinstance(section, dict):
         raise UserError(f"{path} has no section `model:` with the model's settings; add one.")
+    if "backbone" in section:
+        raise UserError(
+            f"{path} branches a pretrained encoder out, whose size is not in the file: this counts "
+            "models that a file describes in full"
+        )
     known = list(inspect.signature(MultiBranchTransformer).parameters)
     for name in section:
         if name not in known:
