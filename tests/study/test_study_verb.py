@@ -84,6 +84,12 @@ def test_a_folder_is_no_place_for_a_reports_file(option, place, tmp_path, monkey
     assert list(tmp_path.glob("**/*")) == [tmp_path / "folder"]
 
 
+def test_the_models_of_a_list_stand_below_each_other(capsys):
+    assert main(["study", "list", "builtin"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len({line.index(line.split("  ", 1)[1].lstrip()) for line in lines}) == 1
+
+
 def test_a_list_of_one_is_a_list_in_json(tmp_path, capsys):
     file = tmp_path / "one.yaml"
     file.write_text(

@@ -53,8 +53,9 @@ def _list(args: argparse.Namespace) -> None:
             listed = [{"key": e.key, "model": e.title()} for e in experiments]
             print_result(listed, as_json=True, many=True)
         else:  # keys are for copying, so that no table may cut them
+            width = max((len(experiment.key) for experiment in experiments), default=0)
             for experiment in experiments:
-                print(f"{experiment.key}  {experiment.title()}")
+                print(f"{experiment.key:{width}}  {experiment.title()}")
         return
     rows: list[dict[str, Any]] = []
     for name in study_files():
