@@ -502,6 +502,7 @@ def test_a_missing_split_says_what_was_looked_for_and_what_is_there(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (["multi30k"], "unknown recipe 'multi30k': did you mean 'multi30k-de-en'?"),
         (["iwslt14-deen"], "unknown recipe 'iwslt14-deen': did you mean 'iwslt14-de-en'?"),
         (["parallel"], "takes your files: --source F --target F"),
         (["parallel", "--source", "a.de"], "--source and --target come together"),

@@ -312,9 +312,13 @@ def find_recipe(name: str) -> Corpus:
     turned = {recipe.reversed().name: recipe.reversed() for recipe in _TRANSLATION}
     if name in turned:
         return turned[name]
-    near = difflib.get_close_matches(name, [*RECIPES, *turned], n=1, cutoff=0.4)
-    hint = f"did you mean '{near[0]}'? " if near else ""
+    near = max([*RECIPES, *turned], key=lambda known: _likeness(known, name))  # of equals a listed
+    hint = f"did you mean '{near}'? " if _likeness(near, name) >= 0.4 else ""
     raise UserError(f"unknown recipe '{name}': {hint}`multibranch prepare --list` shows all.")
+
+
+def _likeness(known: str, name: str) -> float:
+    return difflib.SequenceMatcher(None, known, name).ratio()
 
 
 def parallel(
