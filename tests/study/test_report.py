@@ -217,6 +217,12 @@ def test_markdown_and_page_have_every_cell_and_the_command_that_repeats_it(
     assert "<script" not in web and "<link" not in web and "src=" not in web
 
 
+def test_the_papers_mark_is_explained_where_it_stands(web: str) -> None:
+    sections = web.split("<section>")
+    assert [("△</td>" in part) for part in sections] == [("△: its usual" in p) for p in sections]
+    assert web.count("△</td>") == 2  # Table 1 on two corpora
+
+
 def test_a_row_is_named_once_unless_the_model_is_called_otherwise_here(results: Results) -> None:
     text, web = markdown(results), page(results)
     assert text.count("| model | ρ=0.0 | ρ=0.1 |") == 4  # Table 1: two parts, two corpora

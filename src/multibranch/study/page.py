@@ -66,10 +66,12 @@ def _marked(text: str) -> str:
 
 def _sheet(sheet: Sheet, *, explained: bool) -> str:
     blocks = "".join(_block(block, sheet) for block in sheet.blocks)
-    under = f"Under each score: {DIFFERENCE}" if explained else ""
+    under = f" Under each score: {DIFFERENCE}" if explained else ""
+    cells = (cell for block in sheet.blocks for line in block.lines for cell in line.paper)
+    mark = " △: its usual baseline." if any(cell.triangle for cell in cells) else ""
     return (
         f"<section><h2>{_e(sheet_title(sheet))}</h2><p>The paper: <i>{_e(sheet.caption)}</i> Its "
-        f"numbers, on the right, are those of its own corpus. {under}</p>{blocks}</section>"
+        f"numbers, on the right, are those of its own corpus.{mark}{under}</p>{blocks}</section>"
     )
 
 
