@@ -7,6 +7,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 import io
 import json
 import random
+import re
 import shutil
 import socket
 
@@ -149,6 +150,18 @@ def test_fine_tuning_learns_and_says_what_it_kept(trained):
     assert trained.epochs[trained.kept - 1].scores["accuracy"] == best
     lines = (trained.folder / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["number"] for line in lines] == list(range(1, 9))
+
+
+def test_it_tells_what_it_trains_and_how_long_it_will_take(backbone, single, tmp_path, capsys):
+    changes = {"train__epochs": 1, "train__log_every": 5}
+    train_classifier(config_for(backbone, single, tmp_path / "x", **changes))
+    first, *updates, epoch = capsys.readouterr().err.splitlines()
+    assert re.fullmatch(
+        r"[\d,]+ parameters, 160 examples to train on, 40 to validate on, on cpu", first
+    )
+    assert [line.rpartition("  ")[0] for line in updates] == ["update 5 of 10", "update 10 of 10"]
+    assert re.fullmatch(r"\d+:\d\d left", updates[0].rpartition("  ")[2])
+    assert updates[1].endswith("  0:00 left") and epoch.startswith("epoch 1: loss ")
 
 
 def test_the_folder_has_its_configuration_and_card(trained):

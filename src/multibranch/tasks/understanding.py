@@ -26,6 +26,7 @@ from multibranch.tasks.understanding_config import SCORES, UnderstandingConfig
 from multibranch.tasks.understanding_data import Examples, number, read_examples
 from multibranch.tasks.understanding_loop import Epoch, fine_tune, predict, uses_bfloat16
 from multibranch.tasks.understanding_tokens import check_ids, most_tokens, tokenise
+from multibranch.training.display import clock
 
 
 @dataclass
@@ -77,6 +78,7 @@ def train_classifier(
     for name, part in tokens.items():
         check_ids(part, tokenizer, model, unit=f"{name}: example")
     run = _Run(config, model, valid, tokens["valid"], device, quiet=quiet)
+    run.begin(len(train))
 
     def after_epoch(epoch: Epoch) -> None:
         run.after_epoch(epoch)
@@ -148,10 +150,19 @@ class _Run:
         self.kept = 0
         self.scores_of_kept: dict[str, Score] = {}
         self._weights: dict[str, torch.Tensor] | None = None
+        self._began = time.perf_counter()
+
+    def begin(self, examples: int) -> None:
+        self._began = time.perf_counter()
+        if not self.quiet:
+            parameters = sum(each.numel() for each in self.model.parameters())
+            told = f"{examples:,} examples to train on, {len(self.valid):,} to validate on"
+            print(f"{parameters:,} parameters, {told}, on {self.device}", file=sys.stderr)
 
     def progress(self, done: int, total: int) -> None:
         if not self.quiet and done % self.config.train.log_every == 0:
-            print(f"update {done:,} of {total:,}", file=sys.stderr)
+            left = (time.perf_counter() - self._began) / done * (total - done)
+            print(f"update {done:,} of {total:,}  {clock(left)} left", file=sys.stderr)
 
     def after_epoch(self, epoch: Epoch) -> None:
         bfloat16 = uses_bfloat16(self.config.train.precision, self.device)
