@@ -34,6 +34,7 @@ results: $(INSTALLED)
 
 # torch is installed alone and pinned: any looser requirement would fetch CUDA builds of gigabytes.
 $(INSTALLED): pyproject.toml constraints.txt $(wildcard src/multibranch/nn/*.[ch])
+	@echo "Setting up $(VENV): PyTorch and the rest. This takes some minutes, in which pip says nothing."
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) install --quiet "$$(grep '^torch==' constraints.txt)"
 	$(PIP) install --quiet --constraint constraints.txt --editable ".[all,dev]"
