@@ -117,6 +117,12 @@ def test_the_report_shows_every_model_and_the_attention(ran):
     assert (folder / "attention.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_the_chart_says_where_the_transformer_was_branched_out(ran):
+    chart = (ran[0] / "report.html").read_text().split("<svg")[1].split("</svg>")[0]
+    assert f">{TINY.first_updates}: branched out</text>" in chart
+    assert chart.count('stroke-dasharray="3 4"') == 1
+
+
 def test_the_report_fits_a_phone(ran):
     sync = pytest.importorskip("playwright.sync_api")
     if shutil.which("chromium") is None:

@@ -132,6 +132,12 @@ def _chart(stages: list[Any]) -> str:
             f'<line x1="{left}" x2="{width - 8}" y1="{at}" y2="{at}" stroke="var(--line)"/>'
             f'<text x="4" y="{float(at) + 4:.1f}">{value:.2f}</text>'
         )
+    branched = place(end, low).split(",")[0]
+    parts.append(
+        f'<line x1="{branched}" x2="{branched}" y1="16" y2="{base}" stroke="var(--soft)" '
+        f'stroke-dasharray="3 4"/><text x="{branched}" y="{height - 8}" text-anchor="middle">'
+        f"{end}: branched out</text>"
+    )
     for name, line in lines.items():
         path = " ".join(place(x, y) for x, y in line)
         parts.append(
