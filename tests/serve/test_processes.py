@@ -203,6 +203,25 @@ def test_it_says_the_precision_of_an_exported_model_and_of_int8(start, folder, t
     assert " with torch, int8 on cpu (" in start("--precision", "int8", "--port", 0).said[0]
 
 
+def test_sigterm_just_before_it_listens_ends_it(folder, monkeypatch, capsys):
+    class Server(running._Server):
+        def run(self, sockets=None):
+            os.kill(os.getpid(), signal.SIGTERM)
+            super().run(sockets)
+
+    monkeypatch.setattr(running, "_Server", Server)
+    monkeypatch.setattr(sys, "setswitchinterval", lambda seconds: None)
+    before = signal.getsignal(signal.SIGTERM)
+    at_last = threading.Timer(20, os.kill, (os.getpid(), signal.SIGINT))
+    at_last.start()
+    try:
+        assert main(["serve", str(folder), "--device", "cpu", "--port", "0"]) == 143
+    finally:
+        at_last.cancel()
+        signal.signal(signal.SIGTERM, before)
+    assert capsys.readouterr().err == "multibranch serve: interrupted\n"
+
+
 @pytest.mark.parametrize("words", [[], ["--quiet"]])
 def test_int8_without_its_kernels_says_so_but_not_quietly(folder, monkeypatch, capsys, words):
     class Server(running._Server):

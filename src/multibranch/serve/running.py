@@ -9,11 +9,12 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 
 import uvicorn
 from fastapi import FastAPI
 
-from multibranch.errors import UserError
+from multibranch.errors import Interrupted, UserError
 from multibranch.nn import int8_kernels
 from multibranch.serve.api import make_app
 from multibranch.serve.engine import Engine
@@ -69,9 +70,14 @@ def serve(
                 tell(f"multibranch serve: {lacking}")
 
         server = make_server(make_app(service), options, tell=started)
-        if threading.current_thread() is threading.main_thread():
+
+        def terminate(number: int, frame: FrameType | None) -> None:
             # uvicorn raises the signal again when all is finished; that shall not kill us then.
-            signal.signal(signal.SIGTERM, lambda *_: None)
+            if not server.started:
+                raise Interrupted(number)
+
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, terminate)
         # The decoding threads would let the one that answers wait five milliseconds, many times.
         sys.setswitchinterval(_SWITCH_SECONDS)
         server.run(sockets=[listening])
