@@ -152,12 +152,13 @@ def test_killed_under_load_it_starts_again_at_once_and_ctrl_c_ends_it(start, fol
     (tmp_path / "token").chmod(0o600)
     before = sorted(path.name for path in folder.iterdir())
     one = start("--port", 0)
-    stop, statuses = threading.Event(), set()
+    stop, answered, statuses = threading.Event(), threading.Event(), set()
 
     def load() -> None:
         while not stop.is_set():
             try:
                 statuses.add(one.post(text="Der Mann sieht die Frau. " * 4).status_code)
+                answered.set()
             except httpx.HTTPError:
                 statuses.add(0)
                 time.sleep(0.2)
@@ -165,7 +166,7 @@ def test_killed_under_load_it_starts_again_at_once_and_ctrl_c_ends_it(start, fol
     threads = [threading.Thread(target=load) for _ in range(8)]
     for thread in threads:
         thread.start()
-    time.sleep(0.7)
+    assert answered.wait(60)
     one.process.kill()
     assert one.end() == -signal.SIGKILL
     # The same port, with clients still knocking.
