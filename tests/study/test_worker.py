@@ -22,6 +22,7 @@ from multibranch.cli import main
 from multibranch.cli.study import _tell
 from multibranch.errors import STOPS
 from multibranch.study.bench import Bench
+from multibranch.study.leases import POLL
 from multibranch.study.plan import choose, load_study
 from multibranch.study.storage import Queue, open_storage
 from multibranch.study.trial import run_trial
@@ -197,15 +198,23 @@ def test_a_trial_that_another_process_is_at_is_looked_for_again_without_filling_
     bench = Bench(load_study(str(write_study())), tmp_path / "out", device="cpu")
     experiments = choose(bench.study.experiments(), [BASELINE])
     url, lines = f"sqlite:///{tmp_path}/study.db", []
-    other = threading.Event()
+    held, waiting = threading.Event(), threading.Event()
 
     def hold() -> None:
         with claimed(bench.folder(experiments[0])):
-            other.wait(2.5)
+            held.set()
+            waiting.wait(60)
+            time.sleep(3 * POLL)  # it looks again meanwhile
+
+    def tell(line: str) -> None:
+        lines.append(line)
+        if line.endswith("waiting for that one"):
+            waiting.set()
 
     holder = threading.Thread(target=hold)
     holder.start()
-    assert run_workers(Work(bench, experiments, url), 1, tell=lines.append) == {"done": 1}
+    assert held.wait(60)
+    assert run_workers(Work(bench, experiments, url), 1, tell=tell) == {"done": 1}
     holder.join()
     assert lines.count(f"{BASELINE}: another process is at it; waiting for that one") == 1
     states = [trial.state.name for trial in trials_of(url, Path("tiny"))]
