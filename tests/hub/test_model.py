@@ -164,7 +164,23 @@ def test_a_loss_is_of_the_encoders_outputs_where_they_are_given():
         model(labels=labels)
 
 
-@pytest.mark.parametrize("name", ["output_attentions", "output_hidden_states", "inputs_embeds"])
+def test_padding_before_a_target_is_refused():
+    model = MultiBranchForConditionalGeneration(MultiBranchConfig(**SMALL)).eval()
+    source, target = sentences()
+    right, left = torch.ones_like(target), torch.ones_like(target)
+    right[1, 4:] = left[1, :2] = 0
+    given = {"input_ids": source, "decoder_input_ids": target}
+    with torch.no_grad():
+        found = model(**given, decoder_attention_mask=right).logits[1, :4]
+        torch.testing.assert_close(found, model(**given).logits[1, :4], atol=1e-5, rtol=1e-5)
+        for call in (model, model.generate):
+            with pytest.raises(ValueError, match="pad targets on the right"):
+                call(**given, decoder_attention_mask=left)
+
+
+@pytest.mark.parametrize(
+    "name", ["output_attentions", "output_hidden_states", "inputs_embeds", "position_ids"]
+)
 def test_what_our_models_do_not_have_is_not_passed_over(name, classifier):
     model = MultiBranchForConditionalGeneration(MultiBranchConfig(**SMALL)).eval()
     source, target = sentences()

@@ -115,6 +115,7 @@ class MultiBranchForConditionalGeneration(MultiBranchPreTrainedModel, Generation
             if labels is None:
                 raise ValueError("give decoder_input_ids, or labels from which they follow")
             decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
+        _check_beginning(decoder_attention_mask)
         if decoder_attention_mask is not None and past_key_values is None:
             decoder_input_ids = decoder_input_ids.masked_fill(
                 decoder_attention_mask == 0, self.model.padding
@@ -206,6 +207,17 @@ class MultiBranchForConditionalGeneration(MultiBranchPreTrainedModel, Generation
         weights: Mapping[str, Tensor] = self.state_dict() if state_dict is None else state_dict
         plain = {name.removeprefix(_PREFIX): tensor for name, tensor in weights.items()}
         super().save_pretrained(save_directory, *args, state_dict=plain, **kwargs)
+
+
+def _check_beginning(decoder_attention_mask: Tensor | None) -> None:
+    """Refuse padding (b, t) before a target's tokens: these would read it, in the wrong places."""
+    if decoder_attention_mask is None or decoder_attention_mask.dim() != 2:
+        return
+    if bool(((decoder_attention_mask != 0).long().diff(dim=1) > 0).any()):
+        raise ValueError(
+            "decoder_attention_mask forbids tokens that others follow: pad targets on the right, "
+            "and generate from beginnings of one length"
+        )
 
 
 def _decode(

@@ -21,7 +21,14 @@ from multibranch.nn import (
 from multibranch.nn.embedding import TokenEmbedding
 
 # What other models of `transformers` are asked for, and ours would pass over.
-_NOT_HERE = ("inputs_embeds", "decoder_inputs_embeds", "output_attentions", "output_hidden_states")
+_NOT_HERE = (
+    "inputs_embeds",
+    "decoder_inputs_embeds",
+    "position_ids",
+    "decoder_position_ids",
+    "output_attentions",
+    "output_hidden_states",
+)
 
 
 class MultiBranchPreTrainedModel(PreTrainedModel):
