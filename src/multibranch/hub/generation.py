@@ -120,7 +120,7 @@ def _begun(config: MultiBranchConfig, beginning: Tensor | None) -> int:
     """How many tokens outputs begin with; the start, where it is missing, `generate` adds."""
     if beginning is None:
         return 1
-    missing = bool((beginning[:, 0] != config.decoder_start_token_id).all())
+    missing = config.decoder_start_token_id not in beginning[:, 0].tolist()
     return beginning.shape[1] + missing
 
 

@@ -129,6 +129,7 @@ class MultiBranchForConditionalGeneration(MultiBranchPreTrainedModel, Generation
         else:
             if encoder_outputs is None:
                 encoder_outputs = self.get_encoder()(input_ids, attention_mask)
+                assert input_ids is not None  # else the encoder refuses
                 attention_mask = self._source_mask(input_ids, attention_mask)
             memory = encoder_outputs[0]
             cache = past_key_values
