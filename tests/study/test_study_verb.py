@@ -1,11 +1,16 @@
 """`multibranch study`: what it refuses, and what it lists."""
 
+import contextlib
 import json
+import sqlite3
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from multibranch.cli import main
+from multibranch.study.plan import choose, load_study
+from multibranch.study.storage import Queue, open_storage
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -120,3 +125,28 @@ def test_a_report_of_nothing_makes_nothing(tmp_path, capsys):
 def test_a_study_file_that_is_not_there_is_named_as_one(capsys):
     assert main(["study", "list", "none/mine.yaml"]) == 2
     assert "multibranch study: there is no study file none/mine.yaml;" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_storage_that_fails_meanwhile_is_one_line_of_each_worker(
+    write_study: Callable[..., Path], tmp_path: Path, capfd, workers: str
+) -> None:
+    file, url = write_study(), f"sqlite:///{tmp_path / 'study.db'}"
+    words = ["study", "run", str(file), "--storage", url, "--output", str(tmp_path / "out")]
+    words += ["--device", "cpu", "--seeds", "2", "--only", "scratch"]
+    study = load_study(str(file))
+    Queue(open_storage(url), study.name, choose(study.experiments(2), ["scratch"])).fill()
+    with contextlib.closing(sqlite3.connect(tmp_path / "study.db")) as database:
+        database.execute(
+            "CREATE TRIGGER fails BEFORE INSERT ON trial_user_attributes "
+            "BEGIN INSERT INTO nowhere VALUES (1); END"
+        )
+        database.commit()
+
+    status = main([*words, "--workers", workers])
+
+    said = capfd.readouterr().err
+    assert status == (2 if workers == "1" else 1), said
+    assert said.count(f"multibranch study: --storage {url} failed: ") == int(workers)
+    assert said.count("nowhere; what trials have saved is kept") == int(workers)
+    assert "Traceback" not in said

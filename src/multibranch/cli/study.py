@@ -30,15 +30,20 @@ __all__ = ["add_arguments", "run"]
 
 
 def run(args: argparse.Namespace) -> int:
+    from multibranch.study.storage import answering
+
     check_bounds(args)
     actions = {
-        "list": _list,
         "run": _run,
         "report": _report,
         "import": _import,
         "search": _search,
     }
-    return actions[args.what](args) or 0
+    if args.what == "list":  # which needs no storage
+        _list(args)
+        return 0
+    with answering(_url(args)):
+        return actions[args.what](args) or 0
 
 
 def _list(args: argparse.Namespace) -> None:

@@ -66,6 +66,23 @@ def open_storage(url: str) -> Any:
     raise AssertionError
 
 
+@contextmanager
+def answering(url: str) -> Iterator[None]:
+    """Inside, that a storage takes or gives nothing any more is a UserError: a full disk, say, a
+    file that was removed, or a server that is started again."""
+    try:
+        yield
+    except Exception as error:
+        kinds = {kind.__name__ for kind in type(error).__mro__}  # whose packages may be missing
+        if not kinds & {"StorageInternalError", "SQLAlchemyError"}:
+            raise
+        what = str(error.__cause__ or error).partition("\n")[0]
+        raise UserError(
+            f"--storage {without_password(url)} failed: {what}; what trials have saved is kept: "
+            "with that put right, the same command goes on"
+        ) from None
+
+
 def is_there(url: str) -> bool:
     """Whether a storage can hold something: a file that is missing does not, and stays missing."""
     place = _file(url)

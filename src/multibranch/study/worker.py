@@ -20,7 +20,7 @@ from multibranch.study.leases import LEASE, POLL
 from multibranch.study.order import hopeless, next_experiment, takeable
 from multibranch.study.scoring import scored
 from multibranch.study.stopping import end_of, is_over, terminable
-from multibranch.study.storage import Queue, open_storage
+from multibranch.study.storage import Queue, answering, open_storage
 from multibranch.study.telling import TELL_EVERY, Tell, telling
 from multibranch.study.trial import Stopped, run_trials
 from multibranch.study.trial_folder import Busy, is_claimed, tidy
@@ -275,8 +275,14 @@ def _watch(job: Work, queue: Queue, processes: list[Any], tell: Tell) -> None:
         before: dict[str, str] = {}
         while True:
             alive = [process for process in processes if process.is_alive()]
-            states = queue.states()
-            records = queue.records() if states != before else {}
+            try:
+                with answering(job.url):
+                    states = queue.states()
+                    records = queue.records() if states != before else {}
+            except UserError:  # the workers say so, where they need it before it answers again
+                if not alive:
+                    raise
+                states, records = before, {}
             for experiment in job.experiments:
                 key = experiment.key
                 if states.get(key) == before.get(key):
@@ -299,10 +305,10 @@ def _main(job: Work, tell: Tell) -> None:
 
         torch.set_num_threads(job.threads)
     try:
-        with terminable():
+        with terminable(), answering(job.url):
             work(job, tell_within=tell)
     except KeyboardInterrupt:
         sys.exit(130)
-    except UserError as error:
+    except (UserError, OSError) as error:
         print(f"multibranch study: {error}", file=sys.stderr)
         sys.exit(2)
