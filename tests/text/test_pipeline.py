@@ -90,6 +90,18 @@ def test_sides_may_have_vocabularies_of_their_own(tmp_path: Path) -> None:
     assert text.decode(code, side="target") == ["int f() {\n    return _NUM;\n}"]
 
 
+@pytest.mark.parametrize("name", ["text.json", "tokenizer.json"])
+def test_a_full_disk_is_the_systems_error_whichever_file_meets_it(
+    tmp_path: Path, name: str
+) -> None:
+    text = moses()
+    text.save(tmp_path)
+    (tmp_path / name).unlink()
+    (tmp_path / name).symlink_to("/dev/full")
+    with pytest.raises(OSError, match="No space left on device"):
+        text.save(tmp_path)
+
+
 def test_words_spelt_like_special_tokens_are_unknown() -> None:
     settings = TextSettings(kind="words", source="nl", target="python")
     vocabulary = learn_words(counted(settings, ["a b"]), size=20)

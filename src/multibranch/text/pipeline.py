@@ -111,11 +111,12 @@ class TextPipeline:
         settings = {"format": _FORMAT, "shared": self.shared, **dataclasses.asdict(self.settings)}
         write_json(folder / _SETTINGS, settings)
         write_json(folder / "tokenizer_config.json", _hugging_face_config())
-        self._tokenizers["source"].save(str(folder / _TOKENIZERS["source"]))
         if self.shared:
             (folder / _TOKENIZERS["target"]).unlink(missing_ok=True)
-        else:
-            self._tokenizers["target"].save(str(folder / _TOKENIZERS["target"]))
+        for side in SIDES[:1] if self.shared else SIDES:
+            # Its own way of writing a file would tell of a full disk by no error of the system's.
+            content = self._tokenizers[side].to_str(pretty=True)
+            (folder / _TOKENIZERS[side]).write_text(content, encoding="utf-8", newline="\n")
 
     @property
     def source_size(self) -> int:
