@@ -4,6 +4,7 @@ import importlib.util
 import json
 import os
 import re
+import resource
 import shlex
 import shutil
 import signal
@@ -27,6 +28,7 @@ from multibranch.data import PreparedData
 from multibranch.directory import load_model
 from multibranch.errors import UserError
 from multibranch.study.bench import Bench
+from multibranch.study.findings import write_search
 from multibranch.study.plan import load_study, study_files
 from multibranch.study.proposing import own_model, propose
 from multibranch.study.searching import _sampler, search
@@ -879,3 +881,23 @@ def test_a_start_that_failed_or_lies_elsewhere_is_told_with_what_to_do(
     assert main([*words, *storage, "--output", str(tmp_path / "elsewhere")]) == 2
     line = capsys.readouterr().err.splitlines()[-1]
     assert "which the search starts from, was trained elsewhere: there is no model" in line
+
+
+def test_a_record_that_cannot_be_written_leaves_the_one_before(
+    write_study: Callable[..., Path], tmp_path: Path
+) -> None:
+    bench = Bench(load_study(str(write_study())), tmp_path / "out", device="cpu")
+    path = tmp_path / "search.json"
+    write_search(path, bench, {"trials": 1}, command="multibranch study search")
+    before = path.read_bytes()
+    assert json.loads(before)["trials"] == 1
+
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4, limits[1]))  # as of a disk that gets full
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            write_search(path, bench, {"trials": 2}, command="multibranch study search")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert path.read_bytes() == before
+    assert not list(tmp_path.glob(".search.json.*"))

@@ -9,7 +9,7 @@ import torch
 
 from multibranch import __version__
 from multibranch.device import device_name
-from multibranch.disk import write_json
+from multibranch.disk import replaced_file
 from multibranch.errors import UserError
 from multibranch.study.bench import Bench
 from multibranch.study.scoring import scores_of
@@ -137,4 +137,5 @@ def write_search(path: Path, bench: Bench, found: dict[str, Any], *, command: st
         **{name: value for name, value in found.items() if name != "folder"},
     }
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_json(path, record)
+    with replaced_file(path) as file:  # it is written again and again, and may be read meanwhile
+        file.write((json.dumps(record, indent=2, ensure_ascii=False) + "\n").encode())
