@@ -5,9 +5,14 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import save_file
+from tokenizers import Tokenizer
+from tokenizers.models import BPE
 
 from multibranch import disk
 from multibranch.disk import alive, check_place, clean_up, replaced_folder, sha256
@@ -175,3 +180,29 @@ def test_an_error_that_names_no_file_gets_a_name() -> None:
     with pytest.raises(OSError) as caught, disk.naming("out.txt"):
         Path("/dev/full").write_text("a")
     assert caught.value.filename == "out.txt"
+
+
+def write_tokenizer() -> None:
+    Tokenizer(BPE()).save("/dev/full")
+
+
+def write_weights() -> None:
+    save_file({"weight": torch.zeros(9)}, "/no/such/folder/model.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("write", "number"), [(write_tokenizer, errno.ENOSPC), (write_weights, errno.ENOENT)]
+)
+def test_an_error_of_the_system_stays_one_whatever_library_meets_it(
+    write: Callable[[], None], number: int
+) -> None:
+    with pytest.raises(Exception, match=f"os error {number}") as before:
+        write()
+    assert not isinstance(before.value, OSError)
+
+    with pytest.raises(OSError, match=os.strerror(number)) as caught, disk.system_errors("model"):
+        write()
+    assert (caught.value.errno, caught.value.filename) == (number, "model")
+
+    with pytest.raises(ZeroDivisionError), disk.system_errors("model"):
+        raise ZeroDivisionError

@@ -8,6 +8,7 @@ import errno
 import hashlib
 import json
 import os
+import re
 import shutil
 import stat
 import tempfile
@@ -127,6 +128,21 @@ def naming(place: str | Path) -> Iterator[None]:
         if error.filename is None:
             error.filename = str(place)
         raise
+
+
+@contextmanager
+def system_errors(place: str | Path) -> Iterator[None]:
+    """Inside, an error of the system that a library in Rust has in words alone is an OSError."""
+    try:
+        yield
+    except OSError:
+        raise
+    except Exception as error:
+        number = re.search(r"\(os error (\d+)\)", str(error))
+        if number is None:
+            raise
+        code = int(number[1])
+        raise OSError(code, os.strerror(code), str(place)) from error
 
 
 def umask() -> int:

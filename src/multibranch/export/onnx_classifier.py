@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from multibranch.disk import system_errors
 from multibranch.errors import UserError, needed
 from multibranch.export.checks import checked_classifier
 from multibranch.export.folder import (
@@ -54,7 +55,8 @@ def export_onnx_classifier(
         tell("tracing the model and writing classifier.onnx")
         _write(plain, new / "classifier.onnx", inputs=_inputs(tokenizer))
         if tokenizer is not None:
-            tokenizer.save_pretrained(new)
+            with system_errors(new):
+                tokenizer.save_pretrained(new)
         labels = [plain.config.id2label[number] for number in range(plain.config.num_labels)]
         describe(
             new,

@@ -18,7 +18,7 @@ import torch
 
 from multibranch import configuration
 from multibranch.device import choose_device
-from multibranch.disk import check_place, replaced_folder
+from multibranch.disk import check_place, replaced_folder, system_errors
 from multibranch.errors import UserError, counted
 from multibranch.metrics import Score
 from multibranch.tasks.understanding_classifier import SETTINGS, Classifier, check_transformers
@@ -269,8 +269,9 @@ def _write(
     from multibranch.hub.backbone import quietly
 
     with replaced_folder(folder) as new, quietly():
-        model.save_pretrained(new)
-        tokenizer.save_pretrained(new)
+        with system_errors(folder):
+            model.save_pretrained(new)
+            tokenizer.save_pretrained(new)
         (new / SETTINGS).write_text(configuration.to_yaml(config), encoding="utf-8")
         lines = [json.dumps(asdict(epoch)) for epoch in epochs]
         (new / "metrics.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
