@@ -1,6 +1,7 @@
 """The streams that whoever starts the command gives it: closed ones, full ones, other encodings."""
 
 import codecs
+import io
 import json
 import os
 import sys
@@ -33,7 +34,7 @@ def settle() -> None:
                 setattr(sys, name, os.fdopen(number, "w", encoding="utf-8", closefd=False))
     codecs.register_error(_ESCAPED, _escaped)
     for stream in (sys.stdout, sys.stderr):
-        if getattr(stream, "errors", None) == "strict":
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
             stream.reconfigure(errors=_ESCAPED)
 
 
