@@ -269,6 +269,7 @@ def test_a_pipe_in_place_of_a_file_does_not_hang(folder: Path) -> None:
         {"hidden": 10**12},
         {"encoder_layers": 10**9},
         {"encoder_layers": [1]},
+        {"padding": True},
         {"target_vocabulary": 10**12},
         {"norm": "sideways"},
         {"dropout": 7},

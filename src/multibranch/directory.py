@@ -113,6 +113,8 @@ def _outline(folder: Path, settings: dict[str, Any], *, most_layers: int) -> Mul
         layers = int(settings.get("encoder_layers", 0)) + int(settings.get("decoder_layers", 0))
         if layers > most_layers:
             raise ValueError(f"{layers} layers for {most_layers} tensors")
+        if isinstance(settings.get("padding"), bool):  # which the first sentence alone would meet
+            raise TypeError("padding must be a token's number")
         with torch.device("meta"):
             return MultiBranchTransformer(**settings)
     except (
