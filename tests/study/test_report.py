@@ -536,6 +536,14 @@ def test_learning_curves_are_named_in_the_order_of_the_tables(drawn: Callable) -
     ]
 
 
+def test_a_learning_curve_says_that_heads_are_what_was_dropped(drawn: Callable) -> None:
+    study = load_study("multi30k-few")
+    chosen = choose(study.experiments(1), ["heads"])
+    records = [made_record(study, e, 30 + e.branches) for e in chosen]
+    (axis,) = drawn(Results(study, records))["Learning curves"]
+    assert list(_lines(axis)) == ["Transformer", "MAT $N_a=3$, proximal, ρ=0.3 of heads"]
+
+
 def test_the_line_of_the_baseline_continued_is_inside_the_figure(drawn: Callable) -> None:
     study = load_study("builtin")
     scores = {"continued": 29.0, "proximal": 30.5, "scratch": 30.2, "pruned": 30.0}

@@ -391,7 +391,8 @@ def _short(cell: CellResult) -> str:
         name = f"MAT $N_a={one.branches}$, " + (
             "proximal" if one.start == "proximal" else "from scratch"
         )
-    name += f", ρ={one.drop_branch:g}" if one.drop_branch else ""
+    if one.drop_branch:
+        name += f", ρ={one.drop_branch:g}" + (" of heads" if one.drop_kind == "head" else "")
     return f"{name}, R-Drop {one.r_drop:g}" if one.r_drop else name
 
 
