@@ -32,7 +32,7 @@ slow: $(INSTALLED)
 results: $(INSTALLED)
 	$(BIN)/python benchmarks/results_page.py
 
-# torch is installed alone and pinned: any looser requirement would fetch CUDA builds of gigabytes.
+# torch is installed first and pinned, so that no looser requirement fetches another build of it.
 $(INSTALLED): pyproject.toml constraints.txt $(wildcard src/multibranch/nn/*.[ch])
 	@echo "Setting up $(VENV): PyTorch and the rest. This takes some minutes, in which pip says nothing."
 	$(PYTHON) -m venv $(VENV)
