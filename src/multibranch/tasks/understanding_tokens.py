@@ -173,11 +173,17 @@ def _first(true: Tensor) -> tuple[int, int] | None:
 
 
 def _rows(model: Any) -> int:
-    """How many ids a model has vectors for; where it does not say, as many as there may be."""
+    """How many ids a model has vectors for; where it has no table of them, any number.
+
+    CANINE, which hashes characters, does not implement the question, and Perceiver answers with
+    something else.
+    """
     try:
-        return len(model.get_input_embeddings().weight)
-    except (NotImplementedError, AttributeError):  # such as one that reads characters
+        table = model.get_input_embeddings()
+    except NotImplementedError:
         return sys.maxsize
+    vectors = getattr(table, "weight", None)
+    return sys.maxsize if vectors is None else len(vectors)
 
 
 def _kinds(model: Any) -> int:
