@@ -1,7 +1,6 @@
-"""A trial: what its model is decoded with, and its learning curve."""
+"""A trial: what its model is decoded with."""
 
 import json
-import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,9 +9,8 @@ import pytest
 from multibranch.errors import UserError
 from multibranch.study.bench import Bench
 from multibranch.study.plan import choose, load_study
-from multibranch.study.trial import curve_of, run_trial
+from multibranch.study.trial import run_trial
 from multibranch.study.trial_folder import RECORD, tidy
-from multibranch.training.display import METRICS, Display
 
 
 def bench_of(file: Path, output: Path, *, same: bool) -> Bench:
@@ -37,15 +35,6 @@ def test_a_model_takes_the_length_penalty_of_the_one_it_started_from(
     assert 0 <= second["valid_brevity_penalty"] <= 1
     if same:
         assert second["length_penalty"] == 2.5
-
-
-def test_validations_that_fell_apart_are_no_points_of_a_learning_curve(tmp_path: Path) -> None:
-    """A report would have to draw them, and a recorded study is refused that has them."""
-    display = Display(tmp_path, quiet=True, tensorboard=False)
-    for update, loss in ((5, 2.0), (10, math.nan), (15, math.inf), (20, 1.5)):
-        display.validation({"epoch": 1, "update": update, "loss": loss, "plain": loss}, best=False)
-    records = [json.loads(line) for line in (tmp_path / METRICS).open(encoding="utf-8")]
-    assert curve_of(records) == [[5, 2.0, 2.0], [20, 1.5, 1.5]]
 
 
 def test_discarding_a_model_leaves_the_record_and_no_weights(tmp_path: Path) -> None:

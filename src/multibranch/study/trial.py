@@ -235,6 +235,11 @@ def _train(
     progress = outcome.progress
     lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     records = [json.loads(line) for line in lines]
+    curve = [
+        [r["update"], _rounded(r["loss"]), _rounded(r["plain"])]
+        for r in records
+        if r["kind"] == "validation"
+    ]
     averaged = [r for r in records if r["kind"] == "averaged"]
     return {
         "updates": progress.update,
@@ -246,22 +251,9 @@ def _train(
         "averaged_plain": _rounded(averaged[-1]["plain"]) if averaged else None,
         "averaged_snapshots": averaged[-1]["snapshots"] if averaged else None,
         "best_update": progress.best_update,
-        "curve": curve_of(records),
+        "curve": curve,
         "ended": outcome.stopped,
     }
-
-
-def curve_of(records: Sequence[dict[str, Any]]) -> list[list[float]]:
-    """The update, the loss and the loss without smoothing of each validation in a run's metrics.
-
-    One whose losses are no numbers, which the metrics have as null, is left out.
-    """
-    found = [(r["update"], r["loss"], r["plain"]) for r in records if r["kind"] == "validation"]
-    return [
-        [update, round(loss, 5), round(plain, 5)]
-        for update, loss, plain in found
-        if loss is not None and plain is not None
-    ]
 
 
 def _trained(bench: Bench, experiment: Experiment) -> dict[str, Any]:
