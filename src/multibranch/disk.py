@@ -242,7 +242,12 @@ def remedy(path: Path) -> str:
 
 def write_json(path: Path, value: Any) -> None:
     """Write JSON for people as for programs: indented, keys in their given order."""
-    path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    path.write_text(json_text(value), encoding="utf-8")
+
+
+def json_text(value: Any) -> str:
+    """What `write_json` writes."""
+    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
 
 
 def sha256(path: Path) -> str:

@@ -105,11 +105,11 @@ def interrupts_sent_again(after: float = 0.01) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before, main, again = sys.unraisablehook, threading.get_ident(), threading.Event()
+    before, main, over = sys.unraisablehook, threading.get_ident(), threading.Event()
     senders: list[threading.Thread] = []
 
     def send(number: int) -> None:
-        if not again.wait(after):
+        if not over.wait(after):
             signal.pthread_kill(main, number)
 
     def dropped(what: Any) -> None:
@@ -124,7 +124,7 @@ def interrupts_sent_again(after: float = 0.01) -> Iterator[None]:
     try:
         yield
     finally:
-        again.set()
+        over.set()
         for sender in senders:
             sender.join()
         sys.unraisablehook = before

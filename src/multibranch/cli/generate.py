@@ -104,8 +104,7 @@ def run(args: argparse.Namespace) -> None:
             written = stack.enter_context(open_output(args.output))
             file = io.TextIOWrapper(written, "utf-8", write_through=True)
             stack.callback(file.detach)  # what is below is not its own to close
-        console = streams.console(file, markup=True)
-        console.soft_wrap = True
+        console = streams.console(file, markup=True, soft_wrap=True)
         quiet = args.quiet or typed or bool(args.descriptions)
         progress = stack.enter_context(Progress(quiet=quiet, did="wrote code for"))
         number = 0

@@ -185,8 +185,7 @@ def _show_recipes(recipes: "list[Corpus]", *, as_json: bool) -> None:
         return
     from multibranch.cli import streams
 
-    console = streams.console(markup=True)
-    console.soft_wrap = True
+    console = streams.console(markup=True, soft_wrap=True)
     for recipe in recipes:
         console.print(f"[bold]{recipe.name}[/bold]  {recipe.title}")
         console.print(f"    {recipe.pairs} pairs (train / valid / test); {recipe.licence}")

@@ -45,7 +45,11 @@ def flush() -> None:
 
 
 def console(
-    file: TextIO | None = None, *, markup: bool = False, highlight: bool = False
+    file: TextIO | None = None,
+    *,
+    markup: bool = False,
+    highlight: bool = False,
+    soft_wrap: bool = False,
 ) -> "Console":
     """Standard output, or `file`, for tables. That its reader has gone is told to the command, as
     it is of what is printed plainly: rich would end all with a status of its own."""
@@ -55,7 +59,7 @@ def console(
         def on_broken_pipe(self) -> None:
             raise BrokenPipeError
 
-    return Plain(file=file or sys.stdout, highlight=highlight, markup=markup)
+    return Plain(file=file or sys.stdout, highlight=highlight, markup=markup, soft_wrap=soft_wrap)
 
 
 def let_go() -> None:

@@ -9,7 +9,7 @@ import torch
 
 from multibranch import __version__
 from multibranch.device import device_name
-from multibranch.disk import replaced_file
+from multibranch.disk import json_text, replaced_file
 from multibranch.errors import UserError
 from multibranch.study.bench import Bench
 from multibranch.study.scoring import scores_of
@@ -138,4 +138,4 @@ def write_search(path: Path, bench: Bench, found: dict[str, Any], *, command: st
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     with replaced_file(path) as file:  # it is written again and again, and may be read meanwhile
-        file.write((json.dumps(record, indent=2, ensure_ascii=False) + "\n").encode())
+        file.write(json_text(record).encode())
