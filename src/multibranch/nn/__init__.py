@@ -5,9 +5,9 @@ Read in this order: drop (Eq. 5), attention (Eqs. 4 to 6), feed_forward (Eqs. 3,
 these, cache is what decoding remembers.
 
 All else is there for speed, beside plain PyTorch that it is held against. Products: linear. Packed
-batches and the loss: kernels, with operators and triton_kernels on a GPU and chunked_loss on a CPU.
-Decoding: stepper, with products; in eight bits int8_*, whose C files compiled loads. plainly
-switches fast paths off.
+batches and the loss: kernels, with operators and triton_kernels on a GPU, training_kernels (also
+dropout) and chunked_loss on a CPU. Decoding: stepper, with products; in eight bits int8_*. compiled
+loads what is written in C. plainly switches fast paths off.
 
 The letters in shapes:
 

@@ -15,6 +15,7 @@ from multibranch.nn.cache import DecoderCache, LayerCache
 from multibranch.nn.drop import Keep, check_rate, split_keep
 from multibranch.nn.feed_forward import MultiBranchFeedForward
 from multibranch.nn.kernels import Segments
+from multibranch.nn.training_kernels import dropout
 
 
 class Layout(NamedTuple):
@@ -64,7 +65,7 @@ class _Block(nn.Module):
 
     def after(self, states: Tensor, output: Tensor, norm: nn.LayerNorm) -> Tensor:
         """The states (…, d) with the layer's output: residual connection, and norm."""
-        states = states + F.dropout(output, self.dropout, self.training)
+        states = dropout(output, self.dropout, training=self.training, base=states)
         return states if self.pre_norm else norm(states)
 
     # The sublayers: a layer with its residual connection and norm. Each is what a trainer that

@@ -7,6 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from multibranch.nn.training_kernels import dropout
+
 
 class TokenEmbedding(nn.Module):
     """Embeds tokens and adds their positions.
@@ -85,7 +87,7 @@ class TokenEmbedding(nn.Module):
         """ids (…) and positions, broadcastable to them, → states (…, d)"""
         states = F.embedding(ids, self.vectors, padding_idx=self.padding) * math.sqrt(self.width)
         states = states + self._encode(positions).to(states.dtype)
-        return F.dropout(states, self.dropout, self.training)
+        return dropout(states, self.dropout, training=self.training)
 
     def _encode(self, positions: Tensor) -> Tensor:
         """The positions' vectors (…, d)."""

@@ -21,6 +21,7 @@ from multibranch.nn.drop import (
     kept_units,
 )
 from multibranch.nn.linear import linear, scaled_linear
+from multibranch.nn.training_kernels import dropout
 
 ACTIVATIONS = ("relu", "gelu", "swiglu")
 
@@ -130,7 +131,7 @@ class MultiBranchFeedForward(nn.Module):
         else:
             gate, up = hidden.chunk(2, dim=-1)
             hidden = F.silu(gate) * up
-        return F.dropout(hidden, self.activation_dropout, self.training)
+        return dropout(hidden, self.activation_dropout, training=self.training)
 
     def _merge(self, hidden: Tensor, keep: Tensor | None, active: slice | list[int]) -> Tensor:
         """Average the branches; keep (branches,) scales each."""

@@ -5,11 +5,12 @@ boundary is the tail and belongs to no sequence. `make_segments` works out once 
 token's sequence starts and ends, and all layers share the result. All branches and heads are one
 dimension: h = N_a·m heads of width w.
 
-Two paths compute the same functions. Triton kernels (nn/triton_kernels.py) run on a GPU, and on a
-CPU through Triton's interpreter when TRITON_INTERPRET=1 is set. Everywhere else, or inside
+Three paths compute the same functions. Triton kernels (nn/triton_kernels.py) run on a GPU, and on a
+CPU through Triton's interpreter when TRITON_INTERPRET=1 is set; kernels in C on a CPU, in float32
+and without dropout on the weights (nn/training_kernels.py). Everywhere else, or inside
 `use_reference()` (nn/plainly.py), plain PyTorch pads the sequences, calls
 scaled_dot_product_attention and gathers the tokens back. Tokens that see no key (the tail) come out
-as zeros, with zero gradients, on both paths.
+as zeros, with zero gradients, on all paths.
 """
 
 from __future__ import annotations
@@ -20,10 +21,11 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
+from multibranch.nn import training_kernels
 from multibranch.nn.chunked_loss import ChunkedCrossEntropy
-from multibranch.nn.plainly import reference_only
+from multibranch.nn.plainly import eager_on_cpu, reference_only
 
 _INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 _TRITON = False
@@ -53,19 +55,6 @@ def _kernels_run(states: Tensor) -> bool:
 
 def _kernels_attend(states: Tensor) -> bool:
     return _kernels_run(states) and states.shape[-1] in _KERNEL_WIDTHS
-
-
-def _in_chunks(states: Tensor) -> bool:
-    """Whether a loss is to be had some rows at a time: on a CPU, of one model, of plain tensors."""
-    return (
-        not torch.compiler.is_compiling()
-        and not torch.jit.is_tracing()
-        and not reference_only()
-        and states.device.type == "cpu"
-        and type(states) in (Tensor, nn.Parameter)
-        and not torch._C._are_functorch_transforms_active()
-        and torch.autograd.forward_ad._current_level < 0
-    )
 
 
 def _dropout_seed(states: Tensor, dropout_p: float) -> Tensor | None:
@@ -164,6 +153,11 @@ def packed_self_attention(
         qkv = qkv if qkv.stride(-1) == 1 else qkv.contiguous()
         extras = (head_scale, dropout_p, _dropout_seed(qkv, dropout_p))
         return torch.ops.multibranch.self_attention(qkv, *intervals, *extras)[0]
+    if not dropout_p and training_kernels.attends(qkv, None, head_scale):
+        both = (segments.boundaries, segments.boundaries)
+        return training_kernels.packed_attention(
+            qkv, None, *both, causal=causal, head_scale=head_scale
+        )
     padding = _once(_padding, segments, segments, causal)
     return _padded_attention(qkv, None, padding, head_scale, dropout_p)
 
@@ -194,6 +188,9 @@ def packed_cross_attention(
         kv = kv if kv.stride(-1) == 1 else kv.contiguous()
         extras = (head_scale, dropout_p, _dropout_seed(q, dropout_p))
         return torch.ops.multibranch.cross_attention(q, kv, *intervals, *extras)[0]
+    if not dropout_p and training_kernels.attends(q, kv, head_scale):
+        both = (segments.boundaries, memory_segments.boundaries)
+        return training_kernels.packed_attention(q, kv, *both, causal=False, head_scale=head_scale)
     padding = _once(_padding, segments, memory_segments, False)
     return _padded_attention(q, kv, padding, head_scale, dropout_p)
 
@@ -272,7 +269,7 @@ def smoothed_cross_entropy(
             states, weight, targets, smoothing, ignore_index, grad
         )
         return sums[0], sums[1].detach()
-    if _in_chunks(states):
+    if eager_on_cpu(states, weight):
         found: tuple[Tensor, Tensor] = ChunkedCrossEntropy.apply(
             states, weight, targets, smoothing, ignore_index, grad
         )

@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from multibranch.nn.plainly import reference_only
+from multibranch.nn.plainly import eager_on_cpu
 
 _LEAST = 2**21  # multiplications of a product that is worth the call
 
@@ -57,22 +57,13 @@ def _by_onednn(states: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
     It reads a bias from where that begins in memory, whatever its strides.
     """
     return (
-        not torch.compiler.is_compiling()
-        and not torch.jit.is_tracing()
+        eager_on_cpu(states, weight)
         and prefers_onednn()
         and bool(torch.backends.mkldnn.enabled)
-        and not reference_only()
         and states.dtype == weight.dtype == torch.float32
-        and states.device.type == "cpu"
         and states.numel() * weight.shape[0] >= _LEAST
-        and type(states) is Tensor
-        and type(weight) in (Tensor, nn.Parameter)
-        and states.layout == weight.layout == torch.strided
         and weight.shape[1:] == states.shape[-1:]
         and (bias is None or _is_row(bias, weight.shape[0]))
-        and not torch._C._are_functorch_transforms_active()  # vmap knows no rule for it
-        and torch.autograd.forward_ad._current_level < 0  # nor do dual numbers
-        and not torch._C._len_torch_dispatch_stack()  # what counts operations counts PyTorch's
         and not torch.is_autocast_enabled("cpu")
     )
 

@@ -11,15 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from multibranch.nn.plainly import IN_REFERENCE, refuse_second_derivative
+from multibranch.nn.plainly import BY_PRODUCTS, IN_REFERENCE, refuse_second_derivative
 from multibranch.nn.triton_kernels import launch_backward, launch_cross_entropy, launch_forward
 
 _INTERVALS = "Tensor key_start, Tensor key_end, Tensor query_start, Tensor query_end"
 _EXTRAS = "Tensor? scale, float dropout, Tensor? seed"
-# PyTorch's fused attention has none either.
-_BY_PRODUCTS = (
-    f"{IN_REFERENCE} and torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH)"
-)
 _library = torch.library.Library("multibranch", "DEF")
 _library.define(f"self_attention(Tensor qkv, {_INTERVALS}, {_EXTRAS}) -> (Tensor, Tensor)")
 _library.define(
@@ -123,7 +119,7 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> N
 def _self_attention_gradient(ctx: Any, grad: Tensor | None, _: Tensor | None) -> tuple[Any, ...]:
     if grad is None:
         return (None,) * 8
-    refuse_second_derivative("this attention", instead=_BY_PRODUCTS)
+    refuse_second_derivative("this attention", instead=BY_PRODUCTS)
     qkv, *intervals, out, lse, scale, seed = ctx.saved_tensors
     backward = torch.ops.multibranch.self_attention_backward
     gradient = backward(grad, qkv, out, lse, *intervals, scale, ctx.dropout, seed)
@@ -133,7 +129,7 @@ def _self_attention_gradient(ctx: Any, grad: Tensor | None, _: Tensor | None) ->
 def _cross_attention_gradient(ctx: Any, grad: Tensor | None, _: Tensor | None) -> tuple[Any, ...]:
     if grad is None:
         return (None,) * 9
-    refuse_second_derivative("this attention", instead=_BY_PRODUCTS)
+    refuse_second_derivative("this attention", instead=BY_PRODUCTS)
     q, kv, *intervals, out, lse, scale, seed = ctx.saved_tensors
     backward = torch.ops.multibranch.cross_attention_backward
     gradients = backward(grad, q, kv, out, lse, *intervals, scale, ctx.dropout, seed)
