@@ -33,9 +33,18 @@ def only_compiled_for(kind: str, patch: pytest.MonkeyPatch) -> ctypes.CDLL:
     return loaded
 
 
+@pytest.fixture(params=["plain", "triton"] if HAS_TRITON else ["plain"])
+def path(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Both paths in turn; on the plain one the kernels are switched off."""
+    with use_reference() if request.param == "plain" else nullcontext():
+        yield request.param
+
+
 @pytest.fixture(params=["plain", "triton"] if HAS_TRITON else ["plain", *COMPILED])
-def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """All paths in turn; on the plain one the kernels are switched off."""
+def path_of_attention(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[str]:
+    """The same of attention, which has kernels in C on a CPU."""
     if request.param in COMPILED:
         only_compiled_for(request.param, monkeypatch)
     with use_reference() if request.param == "plain" else nullcontext():

@@ -146,19 +146,19 @@ def check_cross(
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_self_attention_equals_the_loop(path: str, shape: str, causal: bool) -> None:
+def test_self_attention_equals_the_loop(path_of_attention: str, shape: str, causal: bool) -> None:
     lengths, _, tail, _ = SHAPES[shape]
     check_self(lengths, tail, heads=2, width=32, causal=causal)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_cross_attention_equals_the_loop(path: str, shape: str) -> None:
+def test_cross_attention_equals_the_loop(path_of_attention: str, shape: str) -> None:
     q_lengths, k_lengths, *tails = SHAPES[shape]
     check_cross(q_lengths, k_lengths, (tails[0], tails[1]), heads=2, width=32)
 
 
 @pytest.mark.parametrize("branches", range(1, 9))
-def test_every_number_of_branches(path: str, branches: int) -> None:
+def test_every_number_of_branches(path_of_attention: str, branches: int) -> None:
     heads_of_branch = 1 + branches % 2
     heads = branches * heads_of_branch
     kept = torch.ones(branches).bernoulli_(0.6).repeat_interleave(heads_of_branch)
@@ -168,7 +168,7 @@ def test_every_number_of_branches(path: str, branches: int) -> None:
 
 
 @pytest.mark.parametrize("width", [16, 24, 64, 128])
-def test_head_widths(path: str, width: int) -> None:
+def test_head_widths(path_of_attention: str, width: int) -> None:
     check_self([9, 30, 1], 2, heads=2, width=width, causal=False)
     check_cross([9, 30, 1], [12, 1, 18], (2, 4), heads=2, width=width)
 
@@ -177,14 +177,14 @@ def test_head_widths(path: str, width: int) -> None:
     ("dtype", "tolerance"), [(torch.bfloat16, 2e-2), (torch.float16, 3e-3), (torch.float64, 1e-12)]
 )
 @pytest.mark.parametrize("width", [32, 64])
-def test_types(path: str, width: int, dtype: torch.dtype, tolerance: float) -> None:
+def test_types(path_of_attention: str, width: int, dtype: torch.dtype, tolerance: float) -> None:
     scale = torch.tensor([1.25, 0.0], device=DEVICE)
     how = {"heads": 2, "width": width, "dtype": dtype, "tolerance": tolerance, "head_scale": scale}
     check_self([20, 1, 70, 15], 6, causal=True, **how)
     check_cross([20, 1, 70], [33, 60, 4], (6, 0), **how)
 
 
-def test_random_shapes(path: str) -> None:
+def test_random_shapes(path_of_attention: str) -> None:
     """Lengths drawn afresh: half of the sequences are empty or of one token in some draws."""
     for _ in range(2):
         sequences = int(torch.randint(1, 8, ()))
@@ -196,7 +196,7 @@ def test_random_shapes(path: str) -> None:
         check_cross(q_lengths, k_lengths, tails, heads=2, width=16)
 
 
-def test_a_dropped_head_gives_exact_zeros(path: str) -> None:
+def test_a_dropped_head_gives_exact_zeros(path_of_attention: str) -> None:
     qkv = random(40, 3, 3, 32).requires_grad_()
     scale = torch.tensor([1.0, 0.0, 2.0], device=DEVICE)
     out = packed_self_attention(qkv, segments_of([25, 10], 5), head_scale=scale)
@@ -206,7 +206,7 @@ def test_a_dropped_head_gives_exact_zeros(path: str) -> None:
     assert torch.count_nonzero(out[35:]) == 0 and torch.count_nonzero(gradient[35:]) == 0
 
 
-def test_every_element_is_written(path: str) -> None:
+def test_every_element_is_written(path_of_attention: str) -> None:
     """With NaN in all fresh memory, nothing that the kernels leave out could stay hidden."""
     torch.use_deterministic_algorithms(True, warn_only=True)  # fills torch.empty with NaN
     try:
@@ -218,7 +218,7 @@ def test_every_element_is_written(path: str) -> None:
         torch.use_deterministic_algorithms(False)
 
 
-def test_strided_inputs(path: str) -> None:
+def test_strided_inputs(path_of_attention: str) -> None:
     """Views into wider tensors, transposed ones too, give what their copies give."""
     segments, memory_segments = segments_of([7, 12], 2), segments_of([9, 4], 0)
     wide = random(21, 3, 4, 48)
@@ -433,12 +433,14 @@ def test_segments_of_a_batch_with_an_empty_sequence_and_a_tail() -> None:
     assert segments.longest == 7
 
 
-def test_layers_share_what_the_first_one_worked_out(path: str) -> None:
+def test_layers_share_what_the_first_one_worked_out(path_of_attention: str) -> None:
     segments, memory_segments = segments_of([5, 3], 0), segments_of([4, 4], 0)
     for _ in range(3):
         packed_self_attention(random(8, 3, 1, 16), segments, causal=True)
         packed_cross_attention(random(8, 1, 16), random(8, 2, 1, 16), segments, memory_segments)
-    prepared = 2 if path in ("plain", "triton") else 0  # the kernels in C read the boundaries alone
+    prepared = (
+        2 if path_of_attention in ("plain", "triton") else 0
+    )  # the kernels in C read the boundaries alone
     assert len(segments.memo) == prepared and len(memory_segments.memo) == 0
 
 
