@@ -2,10 +2,10 @@
 
     python benchmarks/attention.py [--device cpu] [--json FILE]
 
-Self-attention over a padded batch at the paper's sizes, forward and backward, side by side in one
-run: the ways take turns, and each figure is the median over the rounds, so that a busy machine
-troubles all of them alike. Where Triton's kernels run, a second table has attention over a packed
-batch by them and by the plain path that they replace.
+Measures self-attention over a padded batch at the paper's sizes, forward and backward. The variants
+take turns within one run and each figure is the median over the rounds, so a busy machine affects
+all of them alike. On a GPU, a second table compares the Triton kernels for a packed batch with the
+plain path that they replace.
 """
 
 import argparse

@@ -1,12 +1,12 @@
-"""What training a branched encoder costs beside the plain one: the same batches, in one run.
+"""Time training a branched encoder against the plain one, on the same batches, in one run.
 
     python benchmarks/branching_cost.py --layers 6 --width 384 --heads 12 --hidden 1536 \\
         --batch 8 --length 64 --json cost.json
 
-The encoder is a random BERT of the size asked for (MiniLM's by default): what an update costs does
-not depend on the weights. Rounds of both models alternate, so that whatever else the machine does
-falls on both; the ratio is that of the medians. On a GPU the updates are timed as CUDA graphs and
-launched one by one; on a CPU processor time counts, which other programs do not lengthen.
+The encoder is a random BERT of the given size (default: MiniLM's), since the time of an update does
+not depend on the weights. Rounds of both models alternate, so other load on the machine affects
+both; the ratio is that of the medians. On a GPU, updates are timed both as CUDA graphs and run
+operation by operation. On a CPU, processor time is measured, which other programs do not affect.
 """
 
 from __future__ import annotations

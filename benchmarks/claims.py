@@ -1,7 +1,7 @@
-"""What the paper claims beside what the records say: the table at the head of docs/results.md.
+"""The paper's claims beside what the records say: the table at the top of docs/results.md.
 
-A claim is a comparison of two systems. The paper's figures come from its tables as the package has
-them, ours from the records; where a record has not both systems, it says nothing.
+A claim compares two systems. The paper's figures come from its tables as the package has them, ours
+from the records; a record that lacks one of the two systems is left out.
 """
 
 import json
@@ -21,11 +21,11 @@ from multibranch.study.results import CellResult, Results, signed
 
 INTRODUCTION = """## The paper's claims, and what these runs say
 
-Each line compares two systems, of which the claim has the second be the better one; the paper's
-figures are those of its own corpora and models. Scores are means ± deviations over the seeds that
-both systems have, of BLEU where no other is named. "Higher" counts the seeds in which the second is
-above the first, "beyond chance" those in which a paired bootstrap over the test set says that this
-is no accident (p < 0.05; – where none was made)."""
+Each line compares two systems; the claim is that the second is better. Scores are BLEU unless
+another score is named, as mean ± deviation over the seeds that both systems have. "Higher" counts
+the seeds in which the second system scores higher. "Beyond chance" counts those in which a paired
+bootstrap over the test set finds the gain significant (p < 0.05; – if not tested). The paper's
+figures are for its own corpora and models."""
 HEADER = [
     "claim",
     "paper",
@@ -38,14 +38,14 @@ HEADER = [
 ]
 
 FROM_TRANSFORMER = "MAT 3/256/2048 from a Transformer, ρ=0.3, is better than that Transformer"
-NOT_TIME = "… and than that Transformer trained on for as many updates"
+NOT_TIME = "… and than that Transformer, continued for as many updates"
 DROPPING = "The same MAT is better with drop-branch, ρ=0.3, than with ρ=0"
-PROXIMAL = "The same MAT is better from a Transformer than from nothing"
+PROXIMAL = "The same MAT is better from a Transformer than from scratch"
 WIDE = "MAT of two branches and a wide FFN from a Transformer is better than that Transformer"
-WIDE_NOT_TIME = "… and than that wide Transformer trained on for as many updates"
+WIDE_NOT_TIME = "… and than that wide Transformer, continued for as many updates"
 CODE = "MAT, ρ=0.1, writes code that scores higher than a larger Transformer's"
 CODE_DROPPING = "… and than that of the same MAT with ρ=0"
-ENCODER = "A pretrained encoder is better with two branches, ρ=0.3, than as it is"
+ENCODER = "A pretrained encoder is better with two branches, ρ=0.3, than unchanged"
 ENCODER_LEAST = "… and with ρ=0.1, the paper's lowest rate"
 CLAIMS = [FROM_TRANSFORMER, NOT_TIME, DROPPING, PROXIMAL, WIDE, WIDE_NOT_TIME]
 CLAIMS += [CODE, CODE_DROPPING, ENCODER, ENCODER_LEAST]
@@ -246,7 +246,7 @@ def _code(path: Path, content: dict[str, Any]) -> Iterator[Finding]:
     if not runs:  # a record of the corpora, say
         return
     language = content["language"].capitalize()
-    where = f"{language} trained for longer" if "-long" in path.stem else language
+    where = f"{language} trained longer" if "-long" in path.stem else language
     for column, (score, called) in enumerate(CODE_SCORES.items()):
         for claim, first in ((CODE, "baseline"), (CODE_DROPPING, "mat-0.0")):
             pairs = _pairs(runs.get(first, {}), runs.get("mat-0.1", {}))

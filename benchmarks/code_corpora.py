@@ -1,10 +1,10 @@
-"""What prepared code corpora allow a model to score: how many references parse, what is unknown.
+"""Measure what limits scores on prepared code corpora: references that do not parse, unknown words.
 
     python benchmarks/code_corpora.py prepared/code-java=code-java \\
         prepared/code-python=code-python --json code-corpora.json
 
-Each corpus is a prepared folder and, behind =, the folder that it was prepared from, whose
-train.code.xz it keeps as numbers only. What comes out are counts: no sentence, no program.
+Each corpus is a prepared folder and, after =, the folder that it was prepared from, for its
+train.code.xz. The output holds counts only, no sentence and no program.
 """
 
 import argparse

@@ -1,22 +1,21 @@
 """The paper's Section 5 on a prepared corpus: the baseline and the MAT at four rates ρ.
 
-A control that the paper lacks goes with them: `narrow`, the Transformer of the MAT's width, which
-tells what branches do from what the smaller width does.
+It also trains `narrow`, a control that the paper lacks: the Transformer with the MAT's width, which
+separates the effect of the branches from that of the smaller width.
 
     python benchmarks/code_generation.py DATA OUTPUT --minutes 9 [--only NAME …] [--seeds 1 2]
         [--settle UPDATES] [--section.key value …]
     python benchmarks/code_generation.py DATA OUTPUT --score [FILE …] [--json FILE]
 
-The first trains the models of configs/code-*.yaml, of which any key can be overridden, and decodes
-the test set. A run ends when its score on the validation pairs no longer rises, or when its share
-of the minutes is over. Time that is left is shared out again among the runs that time ended; so is
-that of the next start, which trains these further and leaves alone those that converged. With
---settle, a run that converged is followed by another from its best weights, whose learning rate
-falls to zero: what was still to be had shows in the difference between the two.
+The first command trains the models of configs/code-*.yaml, any key of which can be overridden, and
+decodes the test set. A run ends when its score on the validation pairs stops rising, or when its
+share of the minutes is over. Remaining time is given to the runs that ran out of time; so is the
+time of the next start, which leaves converged runs alone. With --settle, a run that converged is
+followed by another from its best weights, whose learning rate falls to zero.
 
-The second scores what was decoded, where the parsers are installed: OUTPUT/results is all it needs
-(*.txt: the best outputs; *.n-best.tsv.xz: number of the line, score, positions where <unk> was the
-most probable, tokens; *.json: how the run went).
+The second command scores the outputs, on a machine where the parsers are installed. It only needs
+OUTPUT/results (*.txt: the best outputs; *.n-best.tsv.xz: line number, score, number of positions
+where <unk> was the most probable token, tokens; *.json: how the run went).
 """
 
 import argparse

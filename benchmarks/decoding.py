@@ -6,14 +6,14 @@
 
 All engines run in one process, in turn, on the same weights: `generate` on the folded model as a
 Marian model (benchmarks/marian.py), CTranslate2 on the folded model that multibranch.export writes.
-Each pass decodes all sentences, sorted, in batches of the size that is the engine's default, or of
---batch-tokens. The table shows the fastest of --repeat passes, for what slows a pass down on a
-shared machine is not the engine. Beside the time on the clock stands that of the processor, all
-threads together, which other programs disturb less.
+Each pass decodes all sentences, sorted, in batches of the engine's default size, or of
+--batch-tokens. The table shows the fastest of --repeat passes, because on a shared machine slower
+ones measure other load. It also shows processor time, summed over threads, which other programs
+affect less than wall-clock time.
 
-With --model the sentences are decoded for real, and the table says how many outputs equal ours.
-Without, the weights are random, as large as the options say, and every output has the same number
-of tokens, so that all engines do the same work.
+With --model, the sentences are decoded for real, and the table says how many outputs equal ours.
+Without it, the weights are random, with sizes from the options, and every output has the same
+number of tokens, so that all engines do the same work.
 """
 
 import argparse

@@ -1,13 +1,13 @@
-"""How many lines of raw corpora come back exactly from their ids.
+"""Count the lines of raw corpora that come back exactly from their ids.
 
     python benchmarks/detokenising.py multi30k-de-en europarl-de-en newstest-en-de \\
         --json detokenising.json
 
 Each folder is a raw parallel corpus with files such as train.de.xz and train.en.xz; its name ends
-in its languages. Its lines are tokenised as Moses does, encoded with a joint BPE, decoded and
-detokenised, and held against what they were, white space normalised. BPE and the way of writing
-percent signs are learned from train, and from all files where there is none. What comes out are
-counts: no line.
+in its languages. Its lines are tokenised as Moses does, encoded with a joint BPE, decoded,
+detokenised, and compared with the original, with white space normalised. BPE and the way of writing
+percent signs are learned from train, or from all files if there is no train. The output holds
+counts only, no line.
 """
 
 import argparse

@@ -1,11 +1,11 @@
-"""Hold exported models against ours on a test set: outputs, scores, and what int8 costs in BLEU.
+"""Compare exported models with ours on a test set: outputs, scores, and what int8 costs in BLEU.
 
     python benchmarks/export.py --model runs/mat --source test.de --references test.en \\
         --tokenised --sentences 1000 --json export.json
 
 Every line is decoded by our decoder in float32 and int8, and by CTranslate2 in each --quantization,
-with the search options of the model directory. For each the table says on how many sentences the
-best hypothesis is that of our float32, how far its scores are from those at most, and BLEU:
+with the search options of the model directory. For each, the table shows for how many sentences the
+best hypothesis equals that of our float32, the largest difference of their scores, and BLEU:
 multi-bleu on tokenised text, or sacreBLEU on detokenised text.
 """
 

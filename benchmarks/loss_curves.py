@@ -1,14 +1,14 @@
-"""Train with every fast path and with none, from the same seeds, and lay the loss curves together.
+"""Train with every fast path and with none, from the same seeds, and compare the loss curves.
 
     python benchmarks/loss_curves.py DATA [--updates 1000] [--seeds 1 2 3] [--json FILE]
     python benchmarks/loss_curves.py --draw PICTURE --json FILE
 
-"fast" is what a user gets: on a GPU compiled code, CUDA graphs, Triton kernels, bf16 weights beside
-float32 masters. "reference" is plain PyTorch in float32, one operation after the other, with padded
-attention. Both see the same batches and draw the same branches; ordinary dropout differs, as it
-does between seeds. The table shows, along the curve, both means over the seeds, how far they are
-apart, the deviation between seeds, which says whether that matters, and the deviation of the
-differences of runs with one seed, which says whether it is chance.
+"fast" is the default: on a GPU, compiled code, CUDA graphs, Triton kernels, and bf16 weights beside
+float32 masters. "reference" is plain PyTorch in float32, operation by operation, with padded
+attention. Both use the same batches and drop the same branches; ordinary dropout differs, as it
+does between seeds. Along the curve, the table shows both means over the seeds, their difference,
+the deviation between seeds (does the difference matter?) and the deviation of the differences of
+runs with the same seed (is it chance?).
 """
 
 import argparse

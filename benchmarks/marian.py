@@ -1,8 +1,8 @@
 """A model of ours as a Marian model of `transformers`, weight for weight.
 
-Folded, a multi-branch model is a post-norm Transformer whose attention has more heads than its
-width divides into. Marian's layers compute that too once their projections are as wide, so that
-`generate` runs on the very weights that our decoder runs on.
+A folded multi-branch model is a post-norm Transformer whose attention is wider than its states.
+Marian's layers compute the same once their projections are equally wide, so `generate` runs on
+exactly the weights that our decoder uses.
 """
 
 import math

@@ -3,11 +3,11 @@
     python benchmarks/prepare.py --source train.de.xz --target train.en.xz
     python benchmarks/prepare.py --source train.de.xz --target train.en.xz --pairs 1000000
 
-First each stage alone, in lines (both sides counted) a second of processor time, on the first
-``--sample`` pairs: what else the machine does then does not matter. Then the whole preparation on
-all processors, with the largest memory that its processes held together. ``--pairs`` beyond the
-corpus repeats it with every number in it changed and a new word in every line, so that a longer
-corpus has more words, as longer corpora do.
+First each stage is timed alone, in lines (both sides counted) per second of processor time, on the
+first ``--sample`` pairs; other load on the machine does not matter for this. Then the whole
+preparation is timed on all processors, with the largest memory of all its processes together. If
+``--pairs`` is larger than the corpus, the corpus is repeated with every number changed and a new
+word in every line, so that the vocabulary grows as it does in longer corpora.
 """
 
 import argparse

@@ -1,10 +1,10 @@
-"""Where an update's time goes on the GPU, kernel by kernel, with and without the fast paths.
+"""Profile an update on the GPU, kernel by kernel, with and without the fast paths.
 
     python benchmarks/profile_training.py DATA [--branches 3] [--tokens 4096] [--json FILE]
 
-Each path trains for a few updates under PyTorch's profiler. The table shows, for an update: the
-kernels launched, the time in them by kind, and the time on the clock, which for small models is
-mostly waiting for launches unless they are captured. On a CPU, operators take the kernels' place.
+Each path trains for a few updates under PyTorch's profiler. For an update, the table shows the
+kernels launched, the time in them by kind, and the wall-clock time, which for small models is
+mostly launch latency unless the update is captured. On a CPU, the table shows operators instead.
 """
 
 import argparse

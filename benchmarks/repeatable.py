@@ -1,11 +1,11 @@
-"""Whether runs of one seed repeat each other to the bit, with train.deterministic and without.
+"""Check whether runs of one seed are bit-identical, with train.deterministic and without.
 
     python benchmarks/repeatable.py configs/multi30k-de-en-baseline.yaml --updates 600 \\
         --json FILE --model.branches 3 --model.drop_branch 0.3
 
 The configuration is trained twice as it is, twice with `train.deterministic: true`, and once more
-with it, stopped half-way and resumed. Two runs are the same where no bit of their last weights and
-of the optimiser's state differs. Settings of the configuration stand among the options.
+with it, stopped half-way and resumed. Two runs are the same if no bit of their last weights and of
+the optimiser's state differs. Any key of the configuration can be overridden.
 """
 
 import argparse

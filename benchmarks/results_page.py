@@ -1,4 +1,4 @@
-"""docs/results.md from the recorded runs in benchmarks/results: no figure is typed by hand.
+"""Generate docs/results.md from the recorded runs in benchmarks/results.
 
 python benchmarks/results_page.py            write docs/results.md
 python benchmarks/results_page.py --check    say whether it is up to date
@@ -24,10 +24,10 @@ PAGE = ROOT / "docs" / "results.md"
 
 INTRODUCTION = """# Results
 
-What this code gave on real data, from the records in [benchmarks/results](../benchmarks/results).
-Every line of this page is written by `python benchmarks/results_page.py` from those files, and a
-test compares the two. Scores compare runs on the same data with each other; none is one of the
-paper's, whose corpora these are not. How to run and extend the studies: [study.md](study.md)."""
+All results of this code on real data. `python benchmarks/results_page.py` generates this page from
+the records in [benchmarks/results](../benchmarks/results); a test compares the two. Compare scores
+only between runs on the same data. None is comparable with the paper's scores, because the corpora
+are not the paper's. [study.md](study.md) says how to run and extend the studies."""
 
 
 # Records of before the decoder in eight bits stepped through a block with one call. Newer ones say
@@ -149,15 +149,18 @@ def code_corpora(path: Path, content: dict[str, Any]) -> list[str]:
             lambda c: "{:,} of {:,}".format(*c["references_that_come_back"]),
         ),
         ("words of the vocabularies", lambda c: "{:,} and {:,}".format(*c["vocabulary"])),
-        ("test tokens outside the target's", lambda c: f"{c['unknown_target_tokens']:.2f}%"),
+        (
+            "test tokens outside the target vocabulary",
+            lambda c: f"{c['unknown_target_tokens']:.2f}%",
+        ),
         (
             "sentence BLEU of the references with `<unk>` for these",
             lambda c: f"{c['sentence_bleu_with_unknown']:.2f}",
         ),
-        ("references without one", lambda c: f"{c['references_without_unknown']:.2f}%"),
+        ("references without such tokens", lambda c: f"{c['references_without_unknown']:.2f}%"),
         ("longest target with its end", lambda c: str(c["longest_target"])),
         ("training pairs of more than 256 tokens", lambda c: str(c["train_pairs_too_long"])),
-        ("test descriptions that differ", lambda c: f"{c['distinct_test_sources']:,}"),
+        ("distinct test descriptions", lambda c: f"{c['distinct_test_sources']:,}"),
     ]
     rows = [[name, *(tell(corpus) for corpus in corpora.values())] for name, tell in kinds]
     signatures = [sign for corpus in corpora.values() for sign in corpus["signatures"]]
@@ -197,7 +200,7 @@ def code(path: Path, content: dict[str, Any]) -> list[str]:
     header += ["PoV", "paper's", "valid only: BLEU", "PoV", "distinct outputs", "`<unk>` best"]
     header += ["epochs", "ended by", "seconds"]
     first = content["runs"][0]["scores"]["signatures"] if content["runs"] else {}
-    text = f"{content['outputs']:,} outputs; the paper's figures are of another corpus. Scores: "
+    text = f"{content['outputs']:,} outputs; the paper's figures are for another corpus. Scores: "
     text += ", ".join(f"`{first[name]}`" for name in ("sentence_bleu", "pov") if name in first)
     commands = list(dict.fromkeys(row["command"] for row in content["runs"] if "command" in row))
     said = {**content, "command": "\n".join([*commands, content.get("command", "")]).strip()}
@@ -245,8 +248,8 @@ def understanding(path: Path, content: dict[str, Any]) -> list[str]:
         settings.append(f"{task} {seeds} seeds at {found['learning_rate']:g}")
     text = (
         "The best epoch on the validation set, mean ± deviation. Seeds and learning rates: "
-        f"{', '.join(settings)}. The paper's are RoBERTa-large's. "
-        f"{content.get('seconds', 0):.0f} seconds in all. Scores: "
+        f"{', '.join(settings)}. The paper's figures are for RoBERTa-large. "
+        f"{content.get('seconds', 0):.0f} seconds in total. Scores: "
     )
     text += ", ".join(f"`{each}`" for each in sorted(signatures) if each) + "."
     return [f"### {path.stem}", grid(header, rows), _source(path, content, text)]
@@ -269,7 +272,7 @@ def branching_cost(path: Path, content: dict[str, Any]) -> list[str]:
     for measured in content["measured"]:
         way = "CUDA graphs" if measured["graphs"] else "one operation after the other"
         rows += [[way, name, f"{ratio:.3f}"] for name, ratio in measured["ratio"].items()]
-    header = ["updates run as", "encoder", "time of an update, the plain encoder's being 1"]
+    header = ["updates run as", "encoder", "time of an update, relative to the plain encoder"]
     return [f"### {path.stem}", grid(header, rows), _source(path, content)]
 
 
@@ -286,7 +289,8 @@ def loss_curves(path: Path, content: dict[str, Any]) -> list[str]:
         ]
         for row in content["comparison"]
     ]
-    header = ["update", "fast", "reference", "apart", "deviation: between seeds", "of differences"]
+    header = ["update", "fast", "reference", "difference", "deviation between seeds"]
+    header.append("deviation of differences")
     seeds = len({run["seed"] for run in content["runs"]})
     text = f"Means over {seeds} seeds of the training loss; the last row is the validation loss."
     return [f"### {path.stem}", grid(header, rows), _source(path, content, text)]
@@ -448,7 +452,7 @@ def searched(path: Path, content: dict[str, Any]) -> list[str]:
     asked, trials = content["asked"], content["trials"]
     of = f" of the {asked} asked for" if asked > trials else ""
     text = f"{trials} trials{of}, {content['pruned']} of them pruned, "
-    text += f"{content['seconds']:.0f} seconds in all, with seed {content['seed']}. "
+    text += f"{content['seconds']:.0f} seconds in total, with seed {content['seed']}. "
     text += f"The study's own model is `{content['model']}`. "
     text += f"All started from `{start['key']}`" if start else "All started from scratch"
     text += f", which had {start['updates']:,} updates; trained for" if start else ", for"

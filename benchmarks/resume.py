@@ -1,13 +1,12 @@
-"""Kill training at random moments, again and again, and compare what it ends with.
+"""Kill training at random moments, again and again, and compare the final result.
 
     python benchmarks/resume.py [--kills 25] [--updates 120] [--seed 1] [--json FILE]
 
 The command `multibranch train` runs once to its end, undisturbed. Then it runs in another folder
-and is killed (SIGKILL) at random moments: when a random update is saved, and a random while later,
-which falls into updates, validations, and the writing of checkpoints, model directories and
-snapshots, as well as into the start. Every time the same command is started again, until it ends
-by itself. Whatever it leaves must then be the same, bit for bit: weights, Adam's moments,
-position, early stopping, snapshots, model directories and records.
+and is killed (SIGKILL) at random moments after a random update is saved: during start-up, updates,
+validations, and the writing of checkpoints, model directories and snapshots. The same command is
+restarted until it ends by itself. The result must be the same, bit for bit: weights, Adam's
+moments, position, early stopping, snapshots, model directories and records.
 
 Other parts: SIGTERM and Ctrl-C at random moments, likewise; a worker of two under `torchrun
 --max-restarts` killed, which must come back by itself; and a checkpoint damaged between two starts.

@@ -3,13 +3,13 @@
     python benchmarks/serving.py --model runs/mat --source test.de --json serving.json
     python benchmarks/serving.py --model exported --engine ctranslate2 --source test.de
 
-Starts `multibranch serve` as a process of its own, with its usual options, and for each --clients
-lets so many clients send one sentence after the other for --seconds. A client that is answered 503
+Starts `multibranch serve` as a separate process with its default options. For each number of
+--clients, that many clients send one sentence after another for --seconds. A client that gets a 503
 waits as long as Retry-After says. The clients share one process with an event loop, on the same
-cores as the service. Memory is the service's own resident memory, read every second; its growth is
-that of the median of the last third of a run over the first.
+cores as the service. Memory is the service's resident memory, read every second; its growth
+compares the medians of the last and the first third of a run.
 
-The exit status is 1 where anything but 200 and 503 was answered.
+The exit status is 1 if any answer was neither 200 nor 503.
 """
 
 import argparse

@@ -1,22 +1,23 @@
-"""Trials of studies on one GPU within a time, where only PyTorch is: no Optuna, no sacreBLEU.
+"""Run trials of studies on one GPU within a time limit, without Optuna and sacreBLEU.
 
     python benchmarks/study_gpu.py PREPARED OUT --study multi30k-small --minutes 8 --workers 6
 
-Runs the same trials as `multibranch study run`, in K processes that share the GPU: shared stages
-first, then trials of one architecture after each other, so that each is compiled once; with
---together N, up to N of them are trained as one (training/together.py). No trial is
-begun that would not end in time; what is still training when the time is up is stopped and left
-out, what is being decoded has some seconds more. OUT then holds
+Runs the same trials as `multibranch study run`, in K processes that share the GPU. Models that
+others start from are trained first, then trials of one architecture after each other, so that each
+architecture is compiled once. With --together N, up to N trials are trained as one
+(training/together.py). A trial that would not end in time is not started. When the time is up,
+trials that are still training are stopped and left out; those being decoded get some more seconds.
+OUT then holds
 
-    trials.jsonl           one record a line
-    hypotheses.jsonl.gz    the translations of the test set, one trial a line
+    trials.jsonl           one record per line
+    hypotheses.jsonl.gz    the translations of the test set, one trial per line
     summary.json           the command, what was run, what was left
 
-which `multibranch study import NAME OUT` scores and takes into a storage. Models go to --work.
+`multibranch study import NAME OUT` scores these and puts them in a storage. Models go to --work.
 
-The status is 0 where some trials were done and none was left failed, though time may have run out
-before the others, and where there was none to do; 1 where trials were left failed, or none was
-done; 2 where nothing could be begun: a wrong argument, study or folder.
+The exit status is 0 if some trials were done and none failed, even if time ran out before the
+others, or if there were none to do; 1 if trials failed or none was done; 2 if nothing could be
+started because of a wrong argument, study or folder.
 """
 
 import argparse

@@ -1,11 +1,11 @@
-"""What is gained by training several runs as one (training/together.py), in one process.
+"""Measure what training several runs as one (training/together.py) gains, in one process.
 
     python benchmarks/together.py configs/multi30k-de-en-baseline.yaml --runs 1 3 12 \\
         --updates 600 --json FILE --model.branches 3 --model.drop_branch 0.3
 
-For every number of runs: so many seeds of the configuration are trained, one by itself as CUDA
-graphs, several as one. The speed is the target tokens a second of all runs together, the median of
-what they reported after the first tenth. Settings of the configuration stand among the options.
+For every number of runs, that many seeds of the configuration are trained: one alone as CUDA
+graphs, several as one. The speed is the target tokens per second of all runs together: the median
+of what they reported after the first tenth. Any key of the configuration can be overridden.
 """
 
 import argparse

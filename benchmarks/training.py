@@ -1,11 +1,11 @@
-"""Time training as users run it: the loop with its data and logging, validation apart.
+"""Time training as users run it: the loop with its data and logging, without validation.
 
     python benchmarks/training.py DATA [--device cuda] [--only NAME …] [--json FILE]
 
 DATA is a prepared folder. Every row is a run of the trainer itself; tokens are target tokens. The
-rows marked "reference" switch the fast paths off in the same run. On a GPU the table is that of the
-paper's models; on a CPU a smaller one shows the cost of branches and the share of time spent
-outside forward, backward and update.
+rows marked "reference" are without the fast paths. On a GPU, the table has the paper's models; on a
+CPU, a smaller model shows the cost of branches and the share of time spent outside forward,
+backward and update.
 """
 
 import argparse

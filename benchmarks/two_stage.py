@@ -1,9 +1,9 @@
-"""The paper's procedure on a prepared corpus: Transformer, its continuation, and MAT from it.
+"""The paper's procedure on a prepared corpus: Transformer, continued Transformer, and MAT from it.
 
     python benchmarks/two_stage.py DATA OUTPUT --first 4 --second 3 [--continued] [--json FILE]
 
-Times are minutes of training. Every stage is decoded on the test set, with the length penalty that
-is best on the validation set, and scored with BLEU on tokenised text.
+--first and --second are minutes of training. Every stage is decoded on the test set, with the
+length penalty that is best on the validation set, and scored with BLEU on tokenised text.
 """
 
 import argparse

@@ -1,13 +1,13 @@
-"""Section 6 at the size of a MiniLM encoder: plain, LayerDrop and MAT, on four tasks of GLUE.
+"""The paper's Section 6 with a MiniLM encoder: plain, LayerDrop and MAT, on four GLUE tasks.
 
     python benchmarks/understanding.py pack --backbone FOLDER --glue FOLDER --output packed
     python benchmarks/understanding.py run --data packed --workers 8 --json results.json
 
 `pack` writes the encoder (float16) and the tokenised tasks into one folder of about 50 MB, so that
-`run` needs neither tokenizer nor network. `run` chooses each task's learning rate by the plain
-encoder with a seed of its own, then fine-tunes every system with every seed, several at once, and
-writes means and deviations after each result. The score of a run is that of its best epoch on the
-validation set, as RoBERTa's are; the last epoch's is recorded too.
+`run` needs neither tokenizer nor network. `run` chooses each task's learning rate with the plain
+encoder and an extra seed, then fine-tunes every system with every seed, several at once, and writes
+means and deviations after each result. The score of a run is that of its best epoch on the
+validation set, as with RoBERTa; the last epoch's is also recorded.
 """
 
 from __future__ import annotations

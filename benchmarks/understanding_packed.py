@@ -1,4 +1,4 @@
-"""A pretrained encoder and tokenised tasks of GLUE in one folder, for understanding.py."""
+"""Pack a pretrained encoder and tokenised GLUE tasks into one folder, for understanding.py."""
 
 from __future__ import annotations
 

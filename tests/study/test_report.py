@@ -229,7 +229,7 @@ def test_a_row_is_named_once_unless_the_model_is_called_otherwise_here(results: 
     assert text.count("| paper's row | here | ρ=0.0 | ρ=0.1 |") == 2
     assert web.count("<th></th><th></th>") == 2
     for made in (text, web):  # what stands beside a score is explained once
-        assert made.count("the difference to the baseline continued where the model started") == 1
+        assert made.count("the difference to the continued baseline if the model started") == 1
     study = load_study("multi30k-ffn")
     many = Results(study, [made_record(study, e, 30.0) for e in study.experiments(seeds=1)])
     assert "| 1/2/1024 | 1/256/1024, N_f=2 | 30.00 " in markdown(many)
@@ -378,9 +378,9 @@ def test_corpora_for_different_tasks_share_the_papers_table() -> None:
 @pytest.mark.parametrize(
     ("above", "told"),
     [
-        (0.52, "0.52 above the baseline continued"),
-        (-0.004, "as much as the baseline continued"),
-        (-0.3, "0.30 below the baseline continued"),
+        (0.52, "0.52 above the continued baseline"),
+        (-0.004, "as much as the continued baseline"),
+        (-0.3, "0.30 below the continued baseline"),
     ],
 )
 def test_the_verdict_says_how_far_a_model_is_from_its_control(above: float, told: str) -> None:
@@ -416,7 +416,7 @@ def test_what_was_not_run_is_said(results: Results) -> None:
     assert f"{len(everything) - 3} of the study's {len(everything)} {said}" in markdown(
         Results(results.study, some)
     )
-    assert "How much seeds differ is not known" in markdown(Results(results.study, some))
+    assert "One seed does not show how much seeds differ" in markdown(Results(results.study, some))
     last = max(results.cells)
     but_one = [r for r in results.records if Experiment(**r["experiment"]).cell != last]
     assert f" 1 of the study's {len(everything)} cells has not been run." in markdown(
@@ -431,7 +431,7 @@ def test_a_figures_words_are_true_of_what_it_shows(results: Results) -> None:
         assert (">continued<" in svg) == ("Continued:" in text)
         return text
 
-    control = "Continued: the baseline trained on as it is."
+    control = "Continued: the baseline, trained further."
     assert control in said(results.study, results.records)
     low = [dict(record) for record in results.records]
     for record in low:

@@ -21,20 +21,20 @@ from multibranch.cli.interrupts import STATUS, ignore_interrupts, interruptible
 from multibranch.errors import Interrupted, UserError, is_out_of_memory
 
 VERBS = {
-    "demo": "show the whole path on a built-in corpus in a few minutes",
+    "demo": "run the whole procedure on a built-in corpus in a few minutes",
     "params": "count the parameters of a configuration, or of every architecture in the paper",
     "prepare": "turn a corpus into a prepared folder: cleaned, tokenised, binary",
     "train": "train a model from a configuration file",
-    "branch": "branch a trained model out (proximal initialisation)",
+    "branch": "add branches to a trained model (proximal initialisation)",
     "translate": "translate lines from standard input",
     "interactive": "translate line by line as you type",
-    "generate": "write code for a description in natural language",
+    "generate": "write code from descriptions in natural language",
     "classify": "label lines from standard input with a fine-tuned encoder",
     "evaluate": "score a model on a split of its corpus",
     "study": "run the paper's tables, or a search, and report them beside the paper's numbers",
     "inspect": "draw the attention of every branch for one sentence",
     "export": "write a model for another engine: CTranslate2 (int8) or ONNX",
-    "serve": "serve translations over HTTP, with a page to try a model on",
+    "serve": "serve translations over HTTP, with a page to try the model",
 }
 
 # How often a thread of PyTorch's looks for work before it sleeps; 300,000 times are usual. On a

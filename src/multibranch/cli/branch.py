@@ -1,16 +1,16 @@
-"""Branch a trained model out: proximal initialisation, and nothing else.
+"""Add branches to a trained model (proximal initialisation), without training it.
 
   multibranch branch runs/transformer --branches 3 --output runs/transformer-3
 
-The new directory computes exactly what the old one computed, with N_a copies of every attention
-layer; training it with drop-branch parts the copies. `multibranch train` with train.init_from does
-the same on the fly.
+The new model has N_a copies of every attention layer and computes exactly what the old one does.
+Training with drop-branch then makes the copies differ. `multibranch train` with train.init_from
+does both in one step.
 
   multibranch branch runs/mat-2 --branches 4 --tile --output runs/mat-4
 
---tile repeats the branches of a model that has some already. --noise sets copies a little apart,
-for training without drop-branch and attention dropout, in which they would stay equal for ever.
-Ctrl-C leaves nothing behind; once --output is there, all is done.
+--tile repeats the branches of a model that already has several. --noise makes the copies slightly
+different, for training without drop-branch and attention dropout, where they would otherwise stay
+equal forever.
 """
 
 import argparse
@@ -22,7 +22,7 @@ _MOST_NOISE = 10  # times the weights' own deviation: beyond, nothing of the mod
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="DIR", help="a model directory")
     parser.add_argument(
-        "--branches", type=int, required=True, metavar="N", help="N_a, the branches it will have"
+        "--branches", type=int, required=True, metavar="N", help="N_a of the new model"
     )
     parser.add_argument("--output", required=True, metavar="DIR", help="where the new model goes")
     parser.add_argument(
@@ -30,11 +30,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=0.0,
         metavar="FLOAT",
-        help="noise on the copies, relative to the weights' deviation, at most 10 (default: 0, "
-        "exact copies)",
+        help="noise on the copies, relative to the weights' standard deviation, at most 10 "
+        "(default: 0, exact copies)",
     )
     parser.add_argument(
-        "--tile", action="store_true", help="repeat the branches of a model that has some already"
+        "--tile", action="store_true", help="repeat the branches of a model that has several"
     )
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
 

@@ -4,10 +4,10 @@
   echo "What a film." | multibranch classify runs/sst2 --json
   paste first.txt second.txt | multibranch classify runs/mrpc
 
-A line is one text; for a model of pairs, two texts separated by a tab. Where a folder does not say
-which it is, as one that transformers saved, the first line does. For every line there is one line
-on standard output: the label, then each label with its probability, separated by tabs; with --json,
-an object with the label and the probabilities.
+A line is one text or, for a model of pairs, two texts separated by a tab. If the folder does not
+say which (one that transformers saved), the first line decides. For every line, standard output
+has one line: the label, then each label with its probability, separated by tabs; with --json, an
+object with the label and the probabilities.
 """
 
 import argparse
@@ -17,10 +17,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     from multibranch.cli.searching import add_device
 
     parser.add_argument(
-        "model", metavar="DIR", help="a folder that `multibranch train` wrote, or save_pretrained"
+        "model", metavar="DIR", help="a folder written by `multibranch train` or save_pretrained"
     )
     add_device(parser)
-    parser.add_argument("--json", action="store_true", help="one JSON object a line")
+    parser.add_argument("--json", action="store_true", help="write one JSON object per line")
 
 
 def run(args: argparse.Namespace) -> int:

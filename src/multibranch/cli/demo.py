@@ -1,12 +1,13 @@
-"""Show the whole path on a built-in corpus in minutes: no files, network or GPU.
+"""Run the whole procedure on a built-in corpus in minutes, without files, network or GPU.
 
   multibranch demo
   multibranch demo --seed 2 --output runs/demo-2
 
-Generates the corpus, trains a standard Transformer, trains it on, branches it out and trains the
-MAT for as many updates, and compares the three. Writes the models, results.json, report.html and
-pictures of the attention under --output; attention.png needs matplotlib, which the extra `study`
-has. Stopped half-way, it goes on from there when started again.
+Generates the corpus and trains three models: a standard Transformer; that Transformer, continued;
+and the MAT that it is branched out to, for as many updates as the continued one. Compares the
+three, and writes the models, results.json, report.html and pictures of the attention under
+--output; attention.png needs matplotlib, which is in the extra `study`. To resume after a stop,
+repeat the command.
 """
 
 import argparse
@@ -24,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=1,
         metavar="N",
-        help="of weights, order, dropout and drop-branch (default: 1)",
+        help="seed of weights, data order, dropout and drop-branch (default: 1)",
     )
     parser.add_argument("--json", action="store_true", help="print the results as JSON")
 

@@ -6,15 +6,15 @@
   multibranch evaluate runs/mat --precision int8           what does int8 cost?
   multibranch evaluate runs/mat --split valid --json
 
-BLEU comes twice: as sacreBLEU computes it on detokenised text, and as multi-bleu.perl does on
-tokenised text, each with its signature; chrF and TER are sacreBLEU's. A model that writes code is
-scored by sentence BLEU, exact match and the share of outputs that parse; a classifier by the scores
-of its task, on its validation split unless told otherwise. A corpus of another task, of other
-languages or of the other direction than the model's is refused.
+BLEU is computed twice, each with its signature: by sacreBLEU on detokenised text, and as
+multi-bleu.perl does on tokenised text. chrF and TER are sacreBLEU's. A model that writes code is
+scored by sentence BLEU, exact match and the share of outputs that parse. A classifier is scored by
+its task's metrics, by default on its validation split. A corpus of another task, language or
+direction than the model's is refused.
 
-The table and --json name the precision that was decoded in, the branches if they were chosen, and
-how many of the split's sentences were scored: in JSON "sentences" ("outputs" of code) of
-"split_size". JSON has the beam and the length penalty, too.
+The table and --json name the precision, the branches if they were chosen, and how many of the
+split's sentences were scored: in JSON "sentences" ("outputs" for code) of "split_size". JSON also
+has the beam and the length penalty.
 """
 
 import argparse
@@ -24,17 +24,17 @@ from typing import Any
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     from multibranch.cli.searching import add_device, add_precision
 
-    parser.add_argument("models", nargs="+", metavar="DIR", help="model directories, one a seed")
-    parser.add_argument("--data", metavar="FOLDER", help="prepared corpus (default: its own)")
+    parser.add_argument("models", nargs="+", metavar="DIR", help="model directories, one per seed")
+    parser.add_argument("--data", metavar="FOLDER", help="prepared corpus (default: the model's)")
     parser.add_argument(
         "--split",
         choices=["valid", "test", "valid_mismatched"],
-        help="default: test; for a classifier, valid (MNLI has valid_mismatched too)",
+        help="default: test; for a classifier, valid (MNLI also has valid_mismatched)",
     )
-    parser.add_argument("--compare", metavar="DIR", help="a baseline to compare the first model to")
     parser.add_argument(
-        "--beam", type=int, metavar="INT", help="hypotheses kept alive (default: the model's)"
+        "--compare", metavar="DIR", help="a baseline to compare the first model with"
     )
+    parser.add_argument("--beam", type=int, metavar="INT", help="beam size (default: the model's)")
     parser.add_argument(
         "--length-penalty", type=float, metavar="FLOAT", help="α (default: the model's)"
     )
@@ -43,12 +43,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--limit",
         type=int,
         metavar="N",
-        help="score only the first N sentences or descriptions; the result says so",
+        help="score only the first N sentences or descriptions",
     )
-    parser.add_argument("--valid-only", action="store_true", help="code: best output that parses")
     parser.add_argument(
-        "--output", metavar="FILE", help="write the first model's output here, whole or not at all"
+        "--valid-only", action="store_true", help="for code: use the best output that parses"
     )
+    parser.add_argument("--output", metavar="FILE", help="write the first model's output here")
     add_device(parser)
     add_precision(parser)
     parser.add_argument("--json", action="store_true", help="print the result as JSON")

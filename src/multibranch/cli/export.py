@@ -7,11 +7,10 @@
   multibranch export runs/mat --format onnx --output exported
   multibranch export runs/sst2 --format onnx --output exported      a classifier
 
-The branches are folded into heads, so that the engine computes the same function. What was written
-is run by its engine and held against PyTorch before it is put in place; the result names the
-largest difference seen, of a token's log-probability (ctranslate2) or of a logit (onnx). --output
-must not exist. What cannot be exported is refused, and nothing is written. Each step is told on
-standard error as it begins. Ctrl-C leaves nothing behind; once --output is there, all is done.
+The branches are folded into heads, so that the engine computes the same function. Before --output
+appears, the engine runs the exported model and the result is compared with PyTorch's. The largest
+difference is reported: of a token's log-probability (ctranslate2) or of a logit (onnx). --output
+must not exist yet. A model that cannot be exported is refused, and nothing is written.
 """
 
 import argparse
@@ -20,14 +19,14 @@ import argparse
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="DIR", help="a model directory, or a classifier's folder")
     parser.add_argument(
-        "--format", required=True, choices=["ctranslate2", "onnx"], help="what to write"
+        "--format", required=True, choices=["ctranslate2", "onnx"], help="format to write"
     )
-    parser.add_argument("--output", required=True, metavar="DIR", help="where it goes")
+    parser.add_argument("--output", required=True, metavar="DIR", help="folder to write")
     parser.add_argument(
         "--quantization",
         metavar="NAME",
-        help="for ctranslate2: what the weights are stored in, such as int8 (default: float32); "
-        "one that it does not have is refused with a list of those it has",
+        help="for ctranslate2: how the weights are stored, such as int8 (default: float32); an "
+        "unknown name is refused with a list of the known ones",
     )
     parser.add_argument(
         "--positions",
@@ -36,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="for ctranslate2: the longest sequence, in tokens (default: 2048)",
     )
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
-    parser.add_argument("--quiet", action="store_true", help="nothing on standard error but errors")
+    parser.add_argument("--quiet", action="store_true", help="print errors only on standard error")
 
 
 def run(args: argparse.Namespace) -> None:

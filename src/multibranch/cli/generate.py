@@ -1,22 +1,21 @@
-"""Write code for a description in natural language.
+"""Write code from descriptions in natural language.
 
   multibranch generate runs/code-python-mat "sort a list of integers"
   multibranch generate runs/code-java-mat "Returns the name." --n-best 3
   multibranch generate runs/code-java-mat --valid-only --json < descriptions.txt
   multibranch generate runs/code-java-mat --input wanted.txt --output code.java
 
-Every output comes with a comment that says whether it parses, and its score. The language is the
-model's. Without a description every line of standard input, or of the file that --input names, is
-one; progress then goes to standard error. Words that the model does not know are named there, too.
-A blank line asks for nothing, and stays blank. Code is highlighted in a terminal and plain
-elsewhere.
+A comment above every output says whether it parses, and its score. The programming language is the
+model's. Without arguments, every line of standard input, or of the --input file, is a description.
+Progress, and words that the model does not know, go to standard error. A blank line stays blank.
+Code is highlighted in a terminal.
 
 With --valid-only, an option beyond the paper, outputs that parse come before the others that the
-beam found. With --json every description becomes one line of JSON: {"line", "source", "language",
-"hypotheses": [{"code", "tokens", "parses", "score", "log_probability", "unknowns"}]}; `code` is
-formatted, `tokens` what the model wrote, `unknowns` at how many of them <unk> was the most
-probable. A blank line has one hypothesis, with empty `code`, and null for `parses`. Scores are
-log-probability / length^α.
+beam found. With --json, every description becomes one line of JSON: {"line", "source", "language",
+"hypotheses": [{"code", "tokens", "parses", "score", "log_probability", "unknowns"}]}. `code` is
+formatted, `tokens` is what the model wrote, and `unknowns` the number of positions at which <unk>
+was the most probable token. A blank line has one hypothesis with empty `code` and null for
+`parses`. Scores are log-probability / length^α.
 """
 
 import argparse
@@ -60,16 +59,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.set_defaults(takes_more="descriptions")
     parser.add_argument(
-        "--valid-only", action="store_true", help="prefer what parses among the beam's hypotheses"
+        "--valid-only", action="store_true", help="prefer hypotheses of the beam that parse"
     )
+    parser.add_argument("--input", metavar="FILE", help="a file of descriptions, one per line")
     parser.add_argument(
-        "--input", metavar="FILE", help="descriptions, one a line, instead of standard input"
+        "--output", metavar="FILE", help="write to this file, which appears complete or not at all"
     )
-    parser.add_argument(
-        "--output", metavar="FILE", help="where to write, whole or not at all; not the input"
-    )
-    parser.add_argument("--json", action="store_true", help="write one JSON object a description")
-    parser.add_argument("--quiet", action="store_true", help="nothing on standard error but errors")
+    parser.add_argument("--json", action="store_true", help="write one JSON object per description")
+    parser.add_argument("--quiet", action="store_true", help="print errors only on standard error")
     add_device(parser)
     add_search_arguments(parser, differing=_HELP, without=_WITHOUT)
 

@@ -4,9 +4,9 @@
   multibranch inspect runs/mat "Ein Hund läuft." --target "A dog runs." \\
       --output pictures/dog
 
-Writes OUTPUT.png, with one heat map for every branch (rows target, columns source), a row of them
-for each layer and how much the branches have in common; and OUTPUT.html, a page that needs no
-network, which also shows single heads and the attention within the source and the translation.
+Writes OUTPUT.png, with one heat map per branch and layer (target in rows, source in columns) and
+how similar the branches are, and OUTPUT.html, a page that needs no network and also shows single
+heads and the attention within the source and the translation.
 """
 
 import argparse
@@ -25,11 +25,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="attention",
         metavar="PATH",
         help="where the pictures go, with or without .png or .html at the end (default: "
-        "attention); a folder that is not there is made",
+        "attention); missing folders are created",
     )
-    parser.add_argument(
-        "--beam", type=int, metavar="INT", help="width of the beam (default: the model's)"
-    )
+    parser.add_argument("--beam", type=int, metavar="INT", help="beam size (default: the model's)")
     add_device(parser, default="cpu")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
 

@@ -4,7 +4,7 @@
   multibranch interactive runs/mat --n-best 3
   multibranch interactive runs/mat --branches 2
 
-Every line is answered at once, so that another program can also talk to it through a pipe.
+Every line is answered at once, so another program can also use it through a pipe.
 """
 
 import argparse

@@ -1,11 +1,11 @@
 """Count the parameters of a model, or of every architecture in the paper.
 
 For a configuration file, the table shows where the parameters are (embeddings, encoder, decoder)
-and what they are (attention, feed-forward, norms). The vocabularies may be left out of the file
-where they come from the data; say them here then.
+and what they are (attention, feed-forward, norms). Vocabulary sizes come from the data; if there
+are none yet, give the sizes with --vocabulary.
 
-With --paper, each architecture of the paper's tables is listed with its count by the paper's own
-description and the figure that the paper prints, and where the two do not agree, why.
+With --paper, each architecture in the paper's tables is listed with its parameter count according
+to the paper's own description, the figure that the paper prints, and why the two differ if they do.
 
 Examples:
   multibranch params configs/iwslt14-de-en-mat.yaml --vocabulary 10152
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         nargs="+",
         metavar="SIZE",
-        help="for CONFIG: entries of the joint vocabulary, or of the source's and the target's",
+        help="for CONFIG: size of the joint vocabulary, or of the source's and the target's",
     )
     parser.add_argument("--paper", action="store_true", help="list the paper's architectures")
     parser.add_argument("--json", action="store_true", help="print JSON for programs")

@@ -1,8 +1,8 @@
 """Turn a corpus into a prepared folder: cleaned, tokenised, ready to train on.
 
-A recipe knows a public corpus: where it lives, how it is cleaned and split, how it is tokenised and
-how large its vocabulary is. Without --from the files are fetched; with it they are taken from where
-you have them: folders, files or archives, plain or .gz, .bz2, .xz, .zst, .tgz, .zip.
+A recipe knows a public corpus: where it is, how it is cleaned, split and tokenised, and how large
+its vocabulary is. Without --from, the files are downloaded. --from takes files that you already
+have: folders, files or archives, plain or .gz, .bz2, .xz, .zst, .tgz, .zip.
 
   multibranch prepare --list
   multibranch prepare iwslt14-de-en --output prepared/iwslt14-de-en
@@ -11,8 +11,8 @@ you have them: folders, files or archives, plain or .gz, .bz2, .xz, .zst, .tgz, 
   multibranch prepare glue --from glue_data --tasks mrpc rte \\
       --output prepared/glue
 
-Your own text goes through the recipe "parallel", one sentence a line on each side. With --source
-and --target alone, validation and test pairs are held out of it:
+For your own text, use the recipe "parallel", with one sentence per line on each side. With --source
+and --target alone, validation and test pairs are held out of them:
 
   multibranch prepare parallel --source corpus.de --target corpus.en \\
       --output prepared/mine
@@ -22,8 +22,7 @@ and --target alone, validation and test pairs are held out of it:
 
 The folder holds the tokenizer, a memory-mapped store for each split, and manifest.json: what was
 kept, what was dropped and why, the settings and the checksums. It appears only when it is complete.
-The same command again finds it and does nothing; another request for the same folder is refused
-with what differs.
+Repeating the command does nothing; a different request for the same folder is refused.
 """
 
 import argparse
@@ -42,8 +41,8 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of the verb."""
     parser.add_argument("recipe", nargs="?", help="the name of a recipe (see --list)")
-    parser.add_argument("--list", action="store_true", help="show the recipes and stop")
-    parser.add_argument("--output", metavar="DIR", type=Path, help="the folder to make")
+    parser.add_argument("--list", action="store_true", help="list the recipes")
+    parser.add_argument("--output", metavar="DIR", type=Path, help="the folder to create")
     parser.add_argument(
         "--from",
         dest="places",
@@ -51,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         type=Path,
         default=[],
-        help="folders, files or archives to take the corpus from, instead of fetching it",
+        help="folders, files or archives to take the corpus from, instead of downloading it",
     )
     parser.add_argument("--reverse", action="store_true", help="translate in the other direction")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
@@ -71,17 +70,17 @@ def _add_own_files(group: Any) -> None:
         "--languages",
         nargs=2,
         metavar=("SOURCE", "TARGET"),
-        help="the languages, where the files' names do not end in them",
+        help="the languages, if the file names do not end in them",
     )
     group.add_argument(
-        "--tokenised", action="store_true", help="the text is tokenised already, by Moses' rules"
+        "--tokenised", action="store_true", help="the text is already tokenised by Moses' rules"
     )
     group.add_argument(
         "--hold-out",
         type=int,
         metavar="N",
-        help="hold out every N-th pair where no file is given for validation (default: 50); "
-        "at least 2, and 3 where there is none for the test either",
+        help="hold out every N-th pair if no validation file is given (default: 50); at least 2, "
+        "or 3 if there is no test file either",
     )
 
 
@@ -92,7 +91,7 @@ def _add_settings(group: Any) -> None:
         type=int,
         nargs="+",
         metavar="N",
-        help="entries of the joint BPE vocabulary, or of the word vocabularies SOURCE TARGET",
+        help="size of the joint BPE vocabulary, or of the word vocabularies SOURCE TARGET",
     )
     group.add_argument("--lowercase", action=argparse.BooleanOptionalAction, help="lower-case")
     group.add_argument(
@@ -108,10 +107,10 @@ def _add_settings(group: Any) -> None:
         "--first-pairs",
         type=int,
         metavar="N",
-        help="train on the first N pairs alone, as if the corpus were smaller; what is held out "
-        "stays the same",
+        help="train on the first N pairs only, as if the corpus were smaller; held-out pairs stay "
+        "the same",
     )
-    group.add_argument("--tasks", nargs="+", default=[], help="tasks of GLUE (default: all found)")
+    group.add_argument("--tasks", nargs="+", default=[], help="GLUE tasks (default: all found)")
 
 
 def _add_running(group: Any) -> None:
@@ -120,13 +119,13 @@ def _add_running(group: Any) -> None:
         action="store_true",
         help="leave out and count lines that cannot be read, instead of stopping at the first",
     )
-    group.add_argument("--overwrite", action="store_true", help="replace the folder if it is there")
+    group.add_argument("--overwrite", action="store_true", help="replace the folder if it exists")
     group.add_argument("--jobs", type=int, metavar="N", help="processes (default: all processors)")
     group.add_argument(
         "--cache",
         metavar="DIR",
         type=Path,
-        help="where fetched files are kept (default: ~/.cache/multibranch)",
+        help="where downloads are kept (default: ~/.cache/multibranch)",
     )
 
 

@@ -12,37 +12,37 @@ if TYPE_CHECKING:
     from multibranch.decoding import Translator
 
 _OPTIONS = {
-    "beam": (int, "hypotheses kept alive for every sentence; 1 is greedy search (default: 5)"),
+    "beam": (int, "live hypotheses per sentence; 1 is greedy search (default: 5)"),
     "n_best": (
         int,
-        "hypotheses to give for every line, at most --beam; with --sample any number (default: 1)",
+        "hypotheses to print per line, at most --beam; with --sample any number (default: 1)",
     ),
     "length_penalty": (
         float,
-        "α of score = log-probability / length^α; more prefers longer output (default: 1)",
+        "α of score = log-probability / length^α; higher prefers longer output (default: 1)",
     ),
     "min_length": (int, "no output has fewer tokens (default: 0)"),
     "max_length": (int, "no output has more tokens (default: a multiple of the source's)"),
     "max_ratio": (
         float,
-        "without --max-length: so many times the source's tokens (default: 1.5) …",
+        "without --max-length, the limit is this times the source's tokens (default: 1.5) …",
     ),
-    "max_extra": (int, "… and so many more (default: 10)"),
+    "max_extra": (int, "… plus this many (default: 10)"),
     "repetition_penalty": (
         float,
-        "above 1, makes tokens that the output already has less likely (default: 1)",
+        "above 1, makes tokens that the output already contains less likely (default: 1)",
     ),
-    "no_repeat_ngram": (int, "no sequence of so many tokens comes twice (default: 0, any may)"),
+    "no_repeat_ngram": (int, "no sequence of this many tokens occurs twice (default: 0, off)"),
     "temperature": (
         float,
         "with --sample: below 1 sharpens the distribution, above 1 flattens it (default: 1)",
     ),
-    "top_k": (int, "with --sample: draw from so many most probable tokens (default: all)"),
+    "top_k": (int, "with --sample: use only this many most probable tokens (default: all)"),
     "top_p": (
         float,
-        "with --sample: draw from the fewest tokens of this total probability (default: 1)",
+        "with --sample: use the fewest tokens with this total probability (default: 1)",
     ),
-    "seed": (int, "with --sample: fixes the draws (default: 1)"),
+    "seed": (int, "with --sample: fixes the samples (default: 1)"),
 }
 _OF_SAMPLING = {"temperature", "top_k", "top_p", "seed"}
 
@@ -53,7 +53,7 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
         "models",
         metavar="DIR",
         nargs="+",
-        help="a model directory; several of one vocabulary decode as an ensemble",
+        help="a model directory; several with the same vocabulary decode as an ensemble",
     )
     parser.set_defaults(takes_more="models")
     parser.add_argument(
@@ -65,12 +65,12 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
         "--engine",
         default="torch",
         choices=["torch", "ctranslate2"],
-        help="what decodes; ctranslate2 takes what `multibranch export` wrote (default: torch)",
+        help="inference engine; ctranslate2 takes what `multibranch export` wrote (default: torch)",
     )
     add_device(parser)
     add_precision(parser)
     parser.add_argument(
-        "--cuda-graphs", action="store_true", help="replay recorded steps; needs a GPU"
+        "--cuda-graphs", action="store_true", help="record and replay steps; needs a GPU"
     )
 
 
@@ -85,9 +85,9 @@ def add_precision(parser: argparse.ArgumentParser) -> None:
         "--precision",
         default="float32",
         choices=["float32", "bfloat16", "float16", "int8"],
-        help="what to compute in (default: float32); int8, on a CPU, makes models of millions of "
-        "weights faster: most translations stay the same or nearly so, and that of a text outside "
-        "the vocabulary may change wholly",
+        help="precision to compute in (default: float32). int8, on a CPU, makes models with "
+        "millions of weights faster: most translations stay the same or nearly so, but that of a "
+        "text outside the vocabulary may change completely",
     )
 
 
@@ -103,7 +103,7 @@ def add_search_arguments(
     would mean nothing.
     """
     group = parser.add_argument_group(
-        "search", "what the model directory says goes before these defaults"
+        "search", "settings in the model directory override these defaults"
     )
     for name, (kind, what) in _OPTIONS.items():
         if name in without:
@@ -115,10 +115,10 @@ def add_search_arguments(
             help=(differing or {}).get(name, what),
         )
     group.add_argument(
-        "--sample", action="store_true", default=None, help="draw instead of searching the best"
+        "--sample", action="store_true", default=None, help="sample instead of searching"
     )
     group.add_argument(
-        "--allow-unknown", action="store_true", default=None, help="let <unk> be generated"
+        "--allow-unknown", action="store_true", default=None, help="allow <unk> in the output"
     )
 
 

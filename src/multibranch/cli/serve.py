@@ -1,19 +1,19 @@
-"""Serve translations over HTTP, with a page to try the model on.
+"""Serve translations over HTTP, with a page to try the model.
 
   multibranch serve runs/mat                         at http://127.0.0.1:8000
-  multibranch serve runs/mat --precision int8        faster where it is large
+  multibranch serve runs/mat --precision int8        faster for large models
   multibranch serve exported --engine ctranslate2    what `export` wrote
   multibranch serve runs/mat --host 0.0.0.0 --token-file token
 
   curl localhost:8000/translate --json '{"text": "Ein Hund läuft."}'
 
-POST /translate takes a text or many, /translate/stream a document, /inspect shows the attention of
-every branch; GET /health, /metrics (Prometheus) and /model tell about the service, /docs describes
-all of it and / is the page. Texts of many clients are translated in common batches.
+POST /translate takes one text or several, /translate/stream a document, and /inspect returns the
+attention of every branch. GET /health, /metrics (Prometheus) and /model describe the service, /docs
+the API, and / is the page. Texts of different clients are translated in common batches.
 
-The service listens to this machine only unless --host says otherwise. It asks for a bearer token
-where --token-file or the environment's MULTIBRANCH_TOKEN has one. Of a request only sizes and times
-are logged. SIGTERM and Ctrl-C finish what is in flight.
+The service listens on the local machine only, unless --host says otherwise. It requires a bearer
+token if --token-file or the environment variable MULTIBRANCH_TOKEN gives one. Of each request, only
+endpoint, status, sizes and times are logged. SIGTERM and Ctrl-C finish requests in flight.
 """
 
 import argparse
@@ -25,10 +25,10 @@ _LIMITS = {
     "body_bytes": "bytes of a request's body",
     "sentences": "texts in one request",
     "tokens": "tokens of a text",
-    "inspect_tokens": "tokens of a text whose attention is asked for",
+    "inspect_tokens": "tokens of a text to inspect",
     "characters": "characters of a text",
-    "beam": "the widest beam",
-    "queue": "texts that wait or are being translated; beyond: 503",
+    "beam": "beam size",
+    "queue": "texts that wait or are being translated; beyond that, the answer is 503",
     "seconds": "seconds that a request may take",
     "body_seconds": "seconds that sending a body may take",
 }
@@ -40,11 +40,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--engine",
         default="torch",
         choices=["torch", "ctranslate2"],
-        help="what decodes; ctranslate2 takes what `multibranch export` wrote (default: torch)",
+        help="inference engine; ctranslate2 takes what `multibranch export` wrote (default: torch)",
     )
-    parser.add_argument("--host", default="127.0.0.1", help="where to listen (default: 127.0.0.1)")
     parser.add_argument(
-        "--port", type=int, default=8000, help="where to listen; 0: any free one (default: 8000)"
+        "--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)"
+    )
+    parser.add_argument(
+        "--port", type=int, default=8000, help="port to listen on; 0: any free one (default: 8000)"
     )
     add_device(parser)
     add_precision(parser)
@@ -63,29 +65,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=5.0,
         metavar="MS",
-        help="how long a text waits for others to be translated with (default: 5)",
+        help="how long a text waits for others to share a batch with (default: 5)",
     )
     parser.add_argument(
         "--batch-tokens",
         type=int,
         metavar="N",
-        help="source tokens translated together (default: 1024 a core; 8192 on a GPU)",
+        help="source tokens translated together (default: 1024 per core; 8192 on a GPU)",
     )
     parser.add_argument(
         "--branch-choices",
         type=int,
         default=8,
         metavar="N",
-        help="choices of branches kept ready, each with a copy of the weights (default: 8)",
+        help="choices of branches kept in memory, each with a copy of the weights (default: 8)",
     )
     parser.add_argument(
         "--grace-seconds",
         type=float,
         default=30.0,
         metavar="S",
-        help="how long SIGTERM lets requests in flight take (default: 30)",
+        help="how long requests in flight may still take after SIGTERM (default: 30)",
     )
-    parser.add_argument("--quiet", action="store_true", help="no line for every request")
+    parser.add_argument("--quiet", action="store_true", help="do not log requests")
     group = parser.add_argument_group("limits", "what a request may ask for")
     limits = Limits()
     for name, what in _LIMITS.items():

@@ -1,22 +1,22 @@
-"""Run the paper's tables as experiments, and report them beside its numbers.
+"""Run experiments such as the paper's tables, and report them beside the paper's numbers.
 
-  multibranch study list                              what studies there are
-  multibranch study run multi30k-small --workers 4    what is left of its trials
+  multibranch study list                              the studies
+  multibranch study run multi30k-small --workers 4    run what is left of one
   multibranch study run table-1 --data prepared/iwslt14-de-en --seeds 1
   multibranch study run multi30k-small --only 'de-en.proximal.3-*.s1'
   multibranch study report multi30k-small             a page and a Markdown file
   multibranch study import multi30k-small FOLDER      trials recorded elsewhere
   multibranch study search multi30k-search --trials 30
 
-A study is a file of configs/studies, or one of your own given by its path; table-N is that table of
+A study is a file in configs/studies, or one of your own given by its path; table-N is that table of
 the paper at the paper's size. Trials are kept in one storage, by default a SQLite file in the
-output folder. Started twice, on one machine or on many that share a PostgreSQL (--storage), `run`
-shares the work: every trial is taken by one worker, the Transformer that several cells start from
-is trained once, and the trial of a worker that was killed is taken up where its training was saved.
-Ctrl-C saves and gives back what is at work.
+output folder. Several `run` commands share the work, on one machine or on several that share a
+PostgreSQL database (--storage): every trial is taken by one worker, a Transformer that several
+cells start from is trained once, and the trial of a killed worker is resumed by another. Ctrl-C
+saves running trials and gives them back.
 
-Exit status: 0 done, 1 some experiment failed or is left to run, 2 something to put right, 130 or
-143 stopped by Ctrl-C or SIGTERM.
+Exit status: 0 done, 1 an experiment failed or is left to run, 2 an error that one line explains,
+130 or 143 stopped by Ctrl-C or SIGTERM.
 """
 
 import argparse

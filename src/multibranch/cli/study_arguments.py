@@ -7,20 +7,20 @@ from multibranch.cli.formatting import HelpFormatter
 from multibranch.cli.searching import add_device
 
 OUTPUT = "runs/study"
-_LIST = """The studies there are, with the tables they mirror, or the experiments of one.
+_LIST = """List the studies, with the tables that they mirror, or the experiments of one study.
 
   multibranch study list
   multibranch study list multi30k-small     its experiments, for `run --only`
 """
-_RUN = """Run the trials of a study, or what is left of them.
+_RUN = """Run the trials of a study that have not been run yet.
 
   multibranch study run builtin              needs no corpus
   multibranch study run multi30k-small --workers 4 --together 12
   multibranch study run multi30k-small --only 'de-en.proximal.3-*.s1'
   multibranch study run table-1 --data prepared/iwslt14-de-en --seeds 1
 
-Stopped anywhere, or ended by --minutes, the same command goes on. Started twice, both share the
-work. A trial that failed is told at the end with its reason, and tried again with --retry-failed.
+To resume after a stop or after --minutes, repeat the command. Several such commands at once share
+the work. Failed trials are listed at the end with their reasons; --retry-failed runs them again.
 """
 _REPORT = """Write a study's page and Markdown file: its numbers beside the paper's.
 
@@ -28,30 +28,31 @@ _REPORT = """Write a study's page and Markdown file: its numbers beside the pape
   multibranch study report multi30k-small --record study.json   as data, too
   multibranch study report multi30k-small --from study.json     from such data
 
-What has been run so far is reported; more trials, and the same command again, make it complete.
+Reports the trials that have been run so far.
 """
-_IMPORT = """Score trials recorded where only PyTorch is, and put them in the storage.
+_IMPORT = """Score trials recorded on a machine with only PyTorch, and put them in the storage.
 
   python benchmarks/study_gpu.py prepared/multi30k-de-en OUT \\
       --study multi30k-small --minutes 8
   multibranch study import multi30k-small OUT \\
       --data de-en=prepared/multi30k-de-en
 
-Trials that the storage has already, run with the same settings, are left as they are.
+Trials that the storage already has, with the same settings, are kept.
 """
-_SEARCH = """Search beyond the grid: N_a, ρ and N_f of every layer, and what is dropped.
+_SEARCH = """Search over N_a, ρ and N_f of every layer, and over what is dropped.
 
   multibranch study search builtin           needs no corpus
   multibranch study search multi30k-search --trials 30
 
-Optuna's TPE proposes; what is worse than the median at the same update is pruned. The first trial
-is the study's own model, where the space has it: what is to be beaten. The search sees the
-validation set only, and its best model and the study's own are scored on the test set at the end.
-Trials start as the study's own model does, the first that its first grid lists: from scratch, or
-from a Transformer, which is trained once and then branched out in each trial (proximal).
---trials counts those of all commands together: the same command with a larger number goes on.
-Commands that search together end when all trials have; that of a worker that is gone is replaced.
-Stopped, or ended by --minutes, it leaves a --record of the trials so far; the same command goes on.
+Optuna's TPE proposes trials; those worse than the median at the same update are pruned. The model
+to beat is the first model of the study's first grid; if the search space contains it, it is the
+first trial. All trials start as it does: from scratch, or from a Transformer that is trained once
+and branched out in each trial (proximal). The search sees the validation set only. At the end, its
+best model and the model to beat are scored on the test set.
+
+--trials counts the trials of all commands together; to continue a search, repeat the command with a
+larger number. Several commands at once share the search. A search that is stopped, or ended by
+--minutes, leaves a --record of its trials so far.
 """
 _BOUNDS = {
     "seeds": (1, 1000),
@@ -67,8 +68,8 @@ _BOUNDS = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(dest="what", metavar="list|run|report|import|search")
     verbs.required = True
-    every = _verb(verbs, "list", "the studies there are, or the experiments of one", _LIST)
-    every.add_argument("name", nargs="?", metavar="NAME", help="list the experiments of this one")
+    every = _verb(verbs, "list", "list the studies, or the experiments of one", _LIST)
+    every.add_argument("name", nargs="?", metavar="NAME", help="list this study's experiments")
     _add_seeds(every)
     every.add_argument("--json", action="store_true", help="print the list as JSON")
     run = _verb(verbs, "run", "run the trials of a study", _RUN)
@@ -79,11 +80,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     run.add_argument(
         "--together", type=int, default=1, metavar="N", help="trials of one architecture that a "
-        "worker trains as one, which suits small models on a GPU (default: 1)",
+        "worker trains at once, for small models on a GPU (default: 1)",
     )  # fmt: skip
     add_device(run)
-    _add_lease(run, "its trial is taken up by another")
-    _add_minutes(run, "what is at work then is saved and given back")
+    _add_lease(run, "another one resumes its trial")
+    _add_minutes(run, "running trials are saved and given back")
     run.add_argument(
         "--discard-models", action="store_true", help="keep only models that others start from"
     )
@@ -94,24 +95,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     report.add_argument("--from", dest="source", metavar="FILE", help="a recorded study (JSON)")
     report.add_argument("--html", metavar="FILE", help="default: NAME.html in the output folder")
     report.add_argument("--markdown", metavar="FILE", help="default: NAME.md beside it")
-    report.add_argument("--record", metavar="FILE", help="write the study down as JSON, no texts")
+    report.add_argument("--record", metavar="FILE", help="save the study as JSON, without texts")
     report.add_argument("--json", action="store_true", help="print the cells as JSON")
     take = _verb(verbs, "import", "score recorded trials and put them in the storage", _IMPORT)
     _add_place(take)
-    take.add_argument("folder", metavar="FOLDER", help="what benchmarks/study_gpu.py wrote")
-    take.add_argument("--json", action="store_true", help="print how many were taken as JSON")
-    search = _verb(verbs, "search", "search beyond the grid: branches and ρ by layer", _SEARCH)
+    take.add_argument("folder", metavar="FOLDER", help="the output of benchmarks/study_gpu.py")
+    take.add_argument("--json", action="store_true", help="print the number of trials as JSON")
+    search = _verb(verbs, "search", "search over branches and ρ of every layer", _SEARCH)
     _add_place(search)
     search.add_argument(
         "--trials", type=int, metavar="N", help="trials in all (default: the study's)"
     )
     search.add_argument(
-        "--seed", type=int, default=1, metavar="N", help="of search and models (default: 1)"
+        "--seed", type=int, default=1, metavar="N", help="seed of search and models (default: 1)"
     )
     add_device(search)
-    _add_lease(search, "another trial takes its trial's place")
-    _add_minutes(search, "the trial at work then does not count; the best so far is scored")
-    search.add_argument("--record", metavar="FILE", help="write what was found down as JSON")
+    _add_lease(search, "another trial replaces its trial")
+    _add_minutes(search, "the running trial is dropped, and the best so far is scored")
+    search.add_argument("--record", metavar="FILE", help="save the outcome as JSON")
     search.add_argument("--json", action="store_true", help="print the best trials as JSON")
 
 
@@ -139,8 +140,8 @@ def _add_place(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="DIR",
-        help="the prepared folder, the folder that holds several, or NAME=DIR for one of them "
-        "(default: where the study's file says)",
+        help="the prepared folder, a folder that holds several, or NAME=DIR for one of them "
+        "(default: as in the study's file)",
     )
     parser.add_argument(
         "--output",
@@ -156,14 +157,14 @@ def _add_place(parser: argparse.ArgumentParser) -> None:
 
 def _add_lease(parser: argparse.ArgumentParser, then: str) -> None:
     parser.add_argument(
-        "--lease", type=float, default=60.0, metavar="SECONDS", help="silence after which a worker "
-        f"counts as gone and {then} (default: 60)",
+        "--lease", type=float, default=60.0, metavar="SECONDS", help="a worker without a sign of "
+        f"life for this long counts as dead, and {then} (default: 60)",
     )  # fmt: skip
 
 
 def _add_minutes(parser: argparse.ArgumentParser, then: str) -> None:
     parser.add_argument(
-        "--minutes", type=float, help=f"begin nothing after so many; {then} (default: no limit)"
+        "--minutes", type=float, help=f"time limit, after which {then} (default: no limit)"
     )
 
 
@@ -173,8 +174,8 @@ def _add_choice(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         default=[],
         metavar="KEY",
-        help="experiments by key, or by parts of one that are whole between its dots (`study list "
-        "NAME` shows them), * for anything; what they start from is run too",
+        help="run only experiments with these keys, or parts of keys between dots; * matches "
+        "anything (`study list NAME` shows the keys); models that they start from are run too",
     )
     _add_seeds(parser)
 

@@ -6,17 +6,16 @@
       --data.folder prepared/iwslt14-de-en --train.max_minutes 60
   torchrun --nproc-per-node 8 -m multibranch train configs/wmt14-en-de-mat.yaml
 
-Every key of the file can be given on the command line, after it, as --section.key value;
-configs/reference.yaml explains them all. The result is a model directory at train.output, with the
-best, the last and, where asked for, the averaged weights in folders of their own.
+Any key can be overridden on the command line, after the file, as --section.key value;
+configs/reference.yaml explains all keys. The result is a model directory at train.output, with the
+best, the last and, if requested, the averaged weights in sub-folders.
 
-Ctrl-C and SIGTERM save and stop. Started again with the same configuration, a run that was stopped
-or killed goes on exactly where it was saved, at the latest train.checkpoint_minutes ago.
-Fine-tuning an encoder (task: understanding) takes minutes: it is not saved half-way, and starts
-anew, in place of the classifier that train.output held.
+Ctrl-C and SIGTERM save and stop. To resume a run that was stopped or killed, repeat the command; it
+continues from its last checkpoint, which is at most train.checkpoint_minutes old. Fine-tuning an
+encoder (task: understanding) takes minutes and has no checkpoints: it starts again and replaces the
+classifier in train.output.
 
-Exit status: 0 done, 2 something to put right (one line says what), 130 or 143 stopped by Ctrl-C or
-SIGTERM.
+Exit status: 0 done, 2 an error that one line explains, 130 or 143 stopped by Ctrl-C or SIGTERM.
 """
 
 import argparse

@@ -8,14 +8,14 @@
   multibranch translate runs/mat --sample --top-p 0.9 --seed 7 < input.de
   multibranch translate exported --engine ctranslate2 < input.de
 
-Input is UTF-8 text as people write it, and so is the output; with --tokenised both are words
-separated by blanks. A blank line stays blank. Input of any length is read, decoded and written in
-chunks; progress goes to standard error.
+Input and output are ordinary UTF-8 text; with --tokenised both are words separated by blanks. A
+blank line stays blank. Input of any length is read, decoded and written in chunks; progress goes to
+standard error.
 
-With --n-best N, N lines come for every line of input (fewer where there are not so many different
-texts): its number from 1, the score and the text, separated by tabs. With --json every line of
-input becomes one line of JSON: {"line", "source", "hypotheses": [{"text", "score",
-"log_probability", "unknowns"}]}. Scores are log-probability / length^α.
+With --n-best N, every input line gives up to N output lines, each with the number of the input
+line (from 1), the score and the text, separated by tabs. With --json, every input line becomes one
+line of JSON: {"line", "source", "hypotheses": [{"text", "score", "log_probability", "unknowns"}]}.
+Scores are log-probability / length^α.
 """
 
 import argparse
@@ -31,9 +31,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     from multibranch.cli.searching import add_model_arguments, add_search_arguments
 
     add_model_arguments(parser)
-    parser.add_argument("--input", metavar="FILE", help="what to read instead of standard input")
+    parser.add_argument("--input", metavar="FILE", help="read this file, not standard input")
     parser.add_argument(
-        "--output", metavar="FILE", help="where to write, whole or not at all; not the input"
+        "--output", metavar="FILE", help="write to this file, which appears complete or not at all"
     )
     parser.add_argument(
         "--tokenised", action="store_true", help="input and output are words separated by blanks"
@@ -41,23 +41,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--prefixes",
         metavar="FILE",
-        help="what each output begins with, a line for every line of input",
+        help="a file with what each output must begin with, one line per input line",
     )
-    parser.add_argument("--json", action="store_true", help="write one JSON object a line")
+    parser.add_argument("--json", action="store_true", help="write one JSON object per line")
     parser.add_argument(
         "--chunk",
         type=int,
         metavar="N",
-        help="lines to read and sort at a time (default: 512, on a GPU 16384)",
+        help="lines to read and sort at a time (default: 512; on a GPU, 16384)",
     )
     parser.add_argument(
         "--batch-tokens",
         type=int,
         metavar="N",
-        help="source tokens to decode together (default: 1024, with ctranslate2 256, fewer with a "
-        "beam above 5; on a GPU what its memory holds)",
+        help="source tokens to decode together (default: 1024; with ctranslate2, 256; fewer with a "
+        "beam above 5; on a GPU, what its memory holds)",
     )
-    parser.add_argument("--quiet", action="store_true", help="nothing on standard error but errors")
+    parser.add_argument("--quiet", action="store_true", help="print errors only on standard error")
     add_search_arguments(parser)
 
 

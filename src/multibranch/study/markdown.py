@@ -38,10 +38,10 @@ def how_to_read(results: Results) -> str:
     """What the numbers are, in a sentence or two."""
     seeds = sorted({len(cell.records) for cell in results.cells.values()})
     if seeds in ([], [1]):
-        over = "one seed a cell"
+        over = "one seed per cell"
     else:
         between = f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else str(seeds[0])
-        over = f"mean ± deviation over {between} seeds a cell"
+        over = f"mean ± deviation over {between} seeds per cell"
         if len(seeds) > 1:
             over += " (differences: over the seeds that both have)"
     devices = sorted({record["device"] for record in results.records})
@@ -51,10 +51,10 @@ def how_to_read(results: Results) -> str:
     have, cells = "has" if missing == 1 else "have", counted(len(planned), "cell")
     told = f" {missing} of the study's {cells} {have} not been run." if missing else ""
     if seeds == [1]:
-        told += " How much seeds differ is not known from one of them."
+        told += " One seed does not show how much seeds differ."
     return (
         f"{counted(len(results.records), 'trial')}, {over}, on {', '.join(devices)}, "
-        f"{_duration(seconds)} of trials in all (several may have run beside each other). Score: "
+        f"{_duration(seconds)} of trials in total (some may have run in parallel). Score: "
         f"`{results.signature}`.{_marks(results)}{told}"
     )
 
@@ -66,8 +66,8 @@ def _marks(results: Results) -> str:
     # Comparisons tests that one score, whichever the tables show.
     of = "" if results.study.metric == "multi_bleu" else "of BLEU on tokens, not of this score, "
     return (
-        " ▲ and ▼: better and worse than what it is compared with, in every seed tested, and more "
-        f"than chance would explain (paired bootstrap {of}over the test sentences, p < 0.05)."
+        " ▲ and ▼: significantly better and worse than what it is compared with, in every seed "
+        f"tested (paired bootstrap {of}over the test sentences, p < 0.05)."
     )
 
 
@@ -100,7 +100,7 @@ def verdicts(results: Results) -> list[str]:
         baseline = results.find(best.experiment.baseline)
         if baseline is not None and len(baseline.seeds) > most:
             line += f" ({counted(most, 'seed')})"
-        for name, words in (("baseline", "the baseline"), ("continued", "the baseline continued")):
+        for name, words in (("baseline", "the baseline"), ("continued", "the continued baseline")):
             found = best.against.get(name)
             if found is not None:
                 side = "above" if found.mean >= 0 else "below"
@@ -123,7 +123,7 @@ def _on_validation(cell: CellResult) -> float:
 
 
 DIFFERENCE = (
-    "the difference to the baseline continued where the model started from the baseline, else to "
+    "the difference to the continued baseline if the model started from the baseline, otherwise to "
     "the baseline itself."
 )
 
@@ -134,7 +134,7 @@ def sheet_title(sheet: Sheet) -> str:
 
 def _sheet(sheet: Sheet, *, explained: bool) -> str:
     """Ours and the paper's in one table, in the paper's layout."""
-    parts = [f"The paper: *{sheet.caption}* Its numbers are those of its own corpus."]
+    parts = [f"The paper: *{sheet.caption}* Its numbers are for its own corpus."]
     if explained:
         parts[0] += f" In brackets: {DIFFERENCE}"
     for block in sheet.blocks:
@@ -230,7 +230,7 @@ def difference(cell: CellResult, name: str) -> str:
 def commands(results: Results) -> str:
     """What repeats a cell: one command for all, and what was run otherwise."""
     usual, others = repeating(results)
-    text = f"What repeats a row, with its key for KEY:\n\n```sh\n{usual}\n```"
+    text = f"To repeat a row, replace KEY by its key:\n\n```sh\n{usual}\n```"
     if others:
         lines = "\n".join(dict.fromkeys(others))
         text += f"\n\nThese were run with other options:\n\n```sh\n{lines}\n```"

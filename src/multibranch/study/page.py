@@ -71,7 +71,7 @@ def _sheet(sheet: Sheet, *, explained: bool) -> str:
     mark = " △: its usual baseline." if any(cell.triangle for cell in cells) else ""
     return (
         f"<section><h2>{_e(sheet_title(sheet))}</h2><p>The paper: <i>{_e(sheet.caption)}</i> Its "
-        f"numbers, on the right, are those of its own corpus.{mark}{under}</p>{blocks}</section>"
+        f"numbers, on the right, are for its own corpus.{mark}{under}</p>{blocks}</section>"
     )
 
 
@@ -184,11 +184,11 @@ def _values(cell: CellResult) -> list[str]:
 
 
 _EXPLAINED = {
-    "− baseline": "− baseline: the difference to the standard Transformer, the mean over the seeds "
-    "that both have, ± their deviation.",
-    "− continued": "− continued: that to the standard Transformer trained on for as many updates "
-    "as a second stage has.",
-    "BP": "BP: brevity penalty of BLEU on tokens, below 1 where translations are shorter than the "
+    "− baseline": "− baseline: the difference to the standard Transformer, mean ± deviation over "
+    "the seeds that both have.",
+    "− continued": "− continued: the difference to the standard Transformer trained further for as "
+    "many updates as a second stage has.",
+    "BP": "BP: brevity penalty of BLEU on tokens, below 1 if translations are shorter than the "
     "references.",
     "ppl": "ppl: perplexity on the validation set.",
     "cosine": "cosine: between the weights of two branches.",

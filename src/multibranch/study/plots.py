@@ -187,7 +187,7 @@ def _score_by_rate(cells: Sequence[CellResult], results: Results) -> Drawn:
                 axis.set_ylim(low - room, high + room)
 
     text = "Each line is one model with several ρ; bars are deviations over seeds."
-    text += f" {CONTROL.capitalize()}: the baseline trained on as it is." if references else ""
+    text += f" {CONTROL.capitalize()}: the baseline, trained further." if references else ""
     outside = sum(cell.mean < low for cell in drawn)
     if outside:
         text += f" Outside, far below the others: {counted(outside, 'model')}."

@@ -1,7 +1,7 @@
 """The whole path on a built-in corpus: the paper's procedure, and the control that it lacks.
 
-A standard Transformer is trained; it is branched out and trained on as a MAT with drop-branch; and
-it is trained on as it is for as many updates, which is the fair comparison. All three are scored on
+A standard Transformer is trained. It is branched out and trained further as a MAT with drop-branch,
+and, for the fair comparison, continued unchanged for as many updates. All three are scored on
 sentences that none of them has seen.
 """
 
@@ -102,7 +102,7 @@ def _train_all(
     base = folder / "baseline"
     tell("1 of 3: training a standard Transformer")
     stages = [_train("baseline", "Transformer", base, data, settings, seed)]
-    tell("2 of 3: training it on, for as many updates as the MAT will have")
+    tell("2 of 3: continuing it, for as many updates as the MAT will have")
     stages.append(
         _train(
             "continued",

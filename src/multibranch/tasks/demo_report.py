@@ -45,9 +45,9 @@ def verdict(results: dict[str, Any]) -> str:
         else "which chance alone could explain"
     )
     return (
-        f"The MAT is {abs(difference):.2f} BLEU {side} the Transformer that was trained on for as "
-        f"many updates, {certainty} (paired bootstrap over the test sentences, p = {p:.3f}). That "
-        f"is one seed's answer: --seed gives others."
+        f"The MAT is {abs(difference):.2f} BLEU {side} the continued Transformer, {certainty} "
+        f"(paired bootstrap over the test sentences, p = {p:.3f}). This is the result of one "
+        f"seed; --seed gives others."
     )
 
 
@@ -62,8 +62,8 @@ def write(
     titles = {stage.name: stage.title for stage in stages}
     body = f"""<h1>Multi-branch attention on a built-in corpus</h1>
 <p>A standard Transformer was trained on {results["settings"]["pairs"]:,} sentence pairs from a
-generated, German-like language to English. It was then branched out and trained on with
-drop-branch (the MAT), and, as the control, trained on as it was for the same number of updates.</p>
+generated, German-like language to English. It was then branched out and trained further with
+drop-branch (the MAT), and, as the control, continued unchanged for the same number of updates.</p>
 <h2>Results</h2>
 {_table(stages)}
 <p class="soft">BLEU: <code>{html.escape(results["signature"])}</code>,
