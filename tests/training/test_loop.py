@@ -14,7 +14,7 @@ from multibranch.data import PreparedData
 from multibranch.directory import load_model, load_text, read_config
 from multibranch.errors import UserError
 from multibranch.nn import MultiBranchTransformer
-from multibranch.training import Progress, TrainConfig, Trainer
+from multibranch.training import Progress, TrainConfig, Trainer, steps
 from multibranch.training.processes import Processes
 from multibranch.training.progress import reason_to_stop, share_done
 from multibranch.training.step import Objective, Step
@@ -186,13 +186,13 @@ def test_padded_batches_train_too(toy: Path, tmp_path: Path, tiny: SimpleNamespa
 
 
 def test_skipping_dropped_work_changes_nothing(
-    toy: Path, tmp_path: Path, tiny: SimpleNamespace
+    toy: Path, tmp_path: Path, tiny: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for skip in (False, True):
+        monkeypatch.setattr(steps, "skips_dropped", lambda *_, skip=skip, **__: skip)
         tiny.run(
             toy,
             tmp_path / str(skip),
-            skip_dropped=skip,
             dropout=0.0,
             drop_branch=0.4,
             max_updates=6,

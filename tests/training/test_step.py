@@ -13,7 +13,7 @@ from multibranch.data import PackedBatches, PaddedBatches, PairStore, PreparedDa
 from multibranch.errors import UserError
 from multibranch.nn import MultiBranchTransformer
 from multibranch.nn.stepper import Stepper
-from multibranch.training import TrainConfig, Trainer
+from multibranch.training import TrainConfig, Trainer, steps
 from multibranch.training.optimiser import Optimiser
 from multibranch.training.processes import Processes
 from multibranch.training.seeds import draw_branches, seed_update
@@ -187,13 +187,19 @@ def test_many_bad_updates_in_a_row_end_the_run_with_their_pairs(
 
 
 @pytest.mark.parametrize(
-    ("compile", "skip", "kind"),
-    [(None, False, "Step"), (True, False, "Step"), (None, True, "Step")],
+    ("compile", "skip", "world", "skips"),
+    [
+        (None, False, 1, True),
+        (True, False, 1, False),
+        (None, True, 1, True),
+        (None, False, 2, False),
+    ],
 )
 def test_the_way_updates_run_follows_from_device_and_configuration(
-    compile: bool | None, skip: bool, kind: str
+    compile: bool | None, skip: bool, world: int, skips: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a CPU nothing is compiled unless asked for."""
+    """On a CPU nothing is compiled unless asked for, and what is dropped is skipped."""
+    monkeypatch.setattr(steps, "wrap", lambda objective, *_, **__: (objective, None))
     train = TrainConfig(compile=compile, skip_dropped=skip)
     network = model()
     objective = Objective(network, smoothing=0.1)
@@ -201,11 +207,12 @@ def test_the_way_updates_run_follows_from_device_and_configuration(
         objective,
         Optimiser(network),
         PackedBatches(pairs(), tokens=60, max_length=12),
-        processes=Processes(0, 1, torch.device("cpu")),
+        processes=Processes(0, world, torch.device("cpu")),
         train=train,
         sharded=False,
     )
-    assert type(step).__name__ == kind
+    assert type(step) is Step
+    assert step.keeps_on == (None if skips else torch.device("cpu"))
     assert (objective._compiled_call_impl is not None) == bool(compile)
 
 

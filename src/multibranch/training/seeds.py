@@ -28,17 +28,18 @@ def seed_update(seed: int, update: int, rank: int) -> None:
 
 
 def draw_branches(
-    rates: Sequence[float], train: TrainConfig, update: int, device: torch.device
+    rates: Sequence[float], train: TrainConfig, update: int, device: torch.device | None
 ) -> list[Keep]:
     """The factors of drop-branch for each pass of an update: the same in every process.
 
     rates: ρ of every unit of the model, as its `drop_rates` gives them.
+    device: where the factors are to be; None: as numbers, by which layers skip what is dropped.
     """
     passes = 2 if train.r_drop else 1
     if not any(rates):
         return [None] * passes
     generator = torch.Generator().manual_seed(mix(train.seed, update, -1))
     drawn = [draw_keep(rates, generator=generator) for _ in range(passes)]
-    if train.skip_dropped:
+    if device is None:
         return [keep.tolist() for keep in drawn]
     return [keep.to(device, non_blocking=True) for keep in drawn]

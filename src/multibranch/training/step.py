@@ -97,6 +97,7 @@ class Step:
         world: how many processes share an update; their gradients are averaged by the wrapper, so
             that the loss is multiplied by `world` to make it a sum.
         no_sync: leaves out the exchange of gradients for all but the last batch of an update.
+        skips: whether the work of dropped branches is skipped, not masked.
     """
 
     # Of the running sums, those that grow with the batches of one process: losses and tokens. The
@@ -111,11 +112,13 @@ class Step:
         device: torch.device,
         world: int = 1,
         no_sync: Any = nullcontext,
+        skips: bool = False,
     ) -> None:
         self.objective = objective
         self.optimiser = optimiser
         self.device = device
-        self.keeps_on = device  # where it takes the factors of drop-branch
+        # Where it takes the factors of drop-branch; None: as numbers, by which layers skip work.
+        self.keeps_on = None if skips else device
         self.world = world
         self.no_sync = no_sync
         self._sums = torch.zeros(5, device=device)

@@ -23,12 +23,35 @@ def choose_step(
     packed = isinstance(batches, PackedBatches)
     compiled = (on_gpu and packed) if train.compile is None else train.compile
     if sharded:  # FSDP, as DDP, takes the mean over the processes
-        return Step(objective, optimiser, device=processes.device, world=processes.world)
+        return Step(
+            objective,
+            optimiser,
+            device=processes.device,
+            world=processes.world,
+            skips=train.skip_dropped,
+        )
     if compiled and on_gpu and processes.world == 1 and packed and not train.skip_dropped:
         return GraphedStep(objective, optimiser, batches)  # type: ignore[arg-type]
-    if compiled and train.skip_dropped:
+    skips = skips_dropped(train, processes, compiled=compiled)
+    if compiled and skips:
         compile_sublayers(objective.model)
-    wrapped, no_sync = wrap(objective, processes, unused=train.skip_dropped)
-    if compiled and not train.skip_dropped:
+    wrapped, no_sync = wrap(objective, processes, unused=skips)
+    if compiled and not skips:
         wrapped.compile()
-    return Step(wrapped, optimiser, device=processes.device, world=processes.world, no_sync=no_sync)
+    return Step(
+        wrapped,
+        optimiser,
+        device=processes.device,
+        world=processes.world,
+        no_sync=no_sync,
+        skips=skips,
+    )
+
+
+def skips_dropped(train: TrainConfig, processes: Processes, *, compiled: bool) -> bool:
+    """Whether dropped work is left out: where asked for, and where operations run as they come.
+
+    DDP would have to look for the layers without gradient, which costs more.
+    """
+    alone_on_cpu = processes.device.type == "cpu" and processes.world == 1
+    return train.skip_dropped or (alone_on_cpu and not compiled)
