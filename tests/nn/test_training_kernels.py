@@ -122,6 +122,48 @@ def test_attention_is_the_same_for_any_number_of_threads(compiled: ctypes.CDLL) 
         assert all(torch.equal(one, two) for one, two in zip(found[0], other))
 
 
+@pytest.mark.parametrize("causal", [False, True])
+def test_weights_that_are_dropped_have_no_gradient(compiled: ctypes.CDLL, causal: bool) -> None:
+    """With the identity as values the output shows the weights, and so which were dropped."""
+    rate, lengths, heads, width = 0.3, [13, 1, 64, 50], 3, 64
+    boundaries = torch.tensor([0, *lengths]).cumsum(0)
+    n = int(boundaries[-1])
+    segments = make_segments(boundaries, n)
+    qkv = torch.randn(n, 3, heads, width)
+    shown = qkv.clone()
+    for start, length in zip(boundaries.tolist(), lengths):
+        shown[start : start + length, 2] = torch.eye(length, width)[:, None]
+    scale = torch.tensor([0.0, 1.0, 1.4])
+
+    def attend(qkv: Tensor) -> Tensor:
+        torch.manual_seed(5)
+        extras = {"causal": causal, "head_scale": scale, "dropout_p": rate}
+        return packed_self_attention(qkv, segments, **extras)
+
+    kept = attend(shown) != 0
+    doubles = qkv.double().requires_grad_()
+    expected = torch.zeros(n, heads, width, dtype=torch.float64)
+    dropped = seen = 0
+    for start, length in zip(boundaries.tolist(), lengths):
+        own = slice(start, start + length)
+        q, k, v = doubles[own].unbind(1)
+        scores = torch.einsum("qhw,khw->hqk", q, k) / math.sqrt(width)
+        visible = torch.ones(length, length).tril() if causal else torch.ones(length, length)
+        weights = scores.masked_fill(visible == 0, -math.inf).softmax(-1)
+        mask = kept[own, :, :length].transpose(0, 1).double()
+        dropped += int((mask[1:] == 0).sum() - 2 * (visible == 0).sum())
+        seen += 2 * int(visible.sum())
+        values = torch.einsum("hqk,khw->qhw", weights * mask / (1 - rate), v)
+        expected[own] = values * scale.double()[:, None]
+    assert abs(dropped / seen - rate) < 5 * math.sqrt(rate * (1 - rate) / seen)
+    found = attend(qkv.requires_grad_())
+    torch.testing.assert_close(found.double(), expected, rtol=0, atol=1e-5)
+    grad = torch.randn(n, heads, width)
+    (one,) = torch.autograd.grad(found, qkv, grad)
+    (other,) = torch.autograd.grad(expected, doubles, grad.double())
+    torch.testing.assert_close(one.double(), other, rtol=0, atol=2e-5)
+
+
 def test_attention_to_large_scores_is_finite_and_to_nan_is_nan(compiled: ctypes.CDLL) -> None:
     segments = make_segments(torch.tensor([0, 5, 12]), 12)
     qkv = torch.randn(12, 3, 2, 16)

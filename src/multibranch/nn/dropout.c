@@ -5,39 +5,33 @@
  * kept for the gradient, for the same numbers are drawn again, and threads need not wait for each
  * other.
  */
-#include <stdint.h>
+#include "places.h"
 
 #define INLINE static inline __attribute__((always_inline))
 
-/* Every bit of the result depends on all of x: a bijection that was searched for that. */
-INLINE uint32_t stirred(uint32_t x) {
-    x = (x ^ (x >> 16)) * 0x7feb352du;
-    x = (x ^ (x >> 15)) * 0x846ca68bu;
-    return x ^ (x >> 16);
-}
-
 /* Places beyond 2^32 begin a block of numbers of its own. */
-INLINE void drop(const float *from, const float *base, int64_t begin, int64_t end, uint64_t seed,
-                 uint32_t threshold, float factor, float *to) {
-    uint32_t high = (uint32_t)(seed >> 32) ^ stirred((uint32_t)(begin >> 32));
+INLINE void drop(const float *from, const float *base, int64_t begin, int64_t end,
+                 const Dropout *dropout, float *to) {
+    uint32_t seed = dropout->seed, threshold = dropout->threshold;
+    uint32_t second = dropout->second_seed ^ stirred((uint32_t)(begin >> 32));
+    float factor = dropout->factor;
     for (int64_t i = begin; i < end; i++) {
-        uint32_t number = stirred(stirred((uint32_t)i + (uint32_t)seed) ^ high);
+        uint32_t number = stirred(stirred((uint32_t)i + seed) ^ second);
         float kept = number >= threshold ? from[i] * factor : 0.0f;
         to[i] = base ? base[i] + kept : kept;
     }
 }
 
-/* Of `count` numbers those below the threshold, of 2^32, are zeros, others are multiplied by
- * `factor`; and added to `base`, unless that is NULL. */
-void dropped(const float *from, const float *base, int64_t count, uint64_t seed,
-             uint32_t threshold, float factor, float *to, int64_t threads) {
+/* Dropout of `count` numbers, added to `base` unless that is NULL. */
+void dropped(const float *from, const float *base, int64_t count, const Dropout *dropout,
+             float *to, int64_t threads) {
     const int64_t block = 1 << 13; /* a divisor of 2^32 */
 #pragma omp parallel for num_threads(threads) schedule(static)
     for (int64_t begin = 0; begin < count; begin += block) {
         int64_t end = begin + block < count ? begin + block : count;
         if (base)
-            drop(from, base, begin, end, seed, threshold, factor, to);
+            drop(from, base, begin, end, dropout, to);
         else
-            drop(from, (const float *)0, begin, end, seed, threshold, factor, to);
+            drop(from, (const float *)0, begin, end, dropout, to);
     }
 }

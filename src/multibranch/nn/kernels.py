@@ -7,10 +7,9 @@ dimension: h = N_a·m heads of width w.
 
 Three paths compute the same functions. Triton kernels (nn/triton_kernels.py) run on a GPU, and on a
 CPU through Triton's interpreter when TRITON_INTERPRET=1 is set; kernels in C on a CPU, in float32
-and without dropout on the weights (nn/training_kernels.py). Everywhere else, or inside
-`use_reference()` (nn/plainly.py), plain PyTorch pads the sequences, calls
-scaled_dot_product_attention and gathers the tokens back. Tokens that see no key (the tail) come out
-as zeros, with zero gradients, on all paths.
+(nn/training_kernels.py). Everywhere else, or inside `use_reference()` (nn/plainly.py), plain
+PyTorch pads the sequences, calls scaled_dot_product_attention and gathers the tokens back. Tokens
+that see no key (the tail) come out as zeros, with zero gradients, on all paths.
 """
 
 from __future__ import annotations
@@ -153,10 +152,10 @@ def packed_self_attention(
         qkv = qkv if qkv.stride(-1) == 1 else qkv.contiguous()
         extras = (head_scale, dropout_p, _dropout_seed(qkv, dropout_p))
         return torch.ops.multibranch.self_attention(qkv, *intervals, *extras)[0]
-    if not dropout_p and training_kernels.attends(qkv, None, head_scale):
+    if training_kernels.attends(qkv, None, head_scale):
         both = (segments.boundaries, segments.boundaries)
         return training_kernels.packed_attention(
-            qkv, None, *both, causal=causal, head_scale=head_scale
+            qkv, None, *both, causal=causal, head_scale=head_scale, rate=dropout_p
         )
     padding = _once(_padding, segments, segments, causal)
     return _padded_attention(qkv, None, padding, head_scale, dropout_p)
@@ -188,9 +187,11 @@ def packed_cross_attention(
         kv = kv if kv.stride(-1) == 1 else kv.contiguous()
         extras = (head_scale, dropout_p, _dropout_seed(q, dropout_p))
         return torch.ops.multibranch.cross_attention(q, kv, *intervals, *extras)[0]
-    if not dropout_p and training_kernels.attends(q, kv, head_scale):
+    if training_kernels.attends(q, kv, head_scale):
         both = (segments.boundaries, memory_segments.boundaries)
-        return training_kernels.packed_attention(q, kv, *both, causal=False, head_scale=head_scale)
+        return training_kernels.packed_attention(
+            q, kv, *both, causal=False, head_scale=head_scale, rate=dropout_p
+        )
     padding = _once(_padding, segments, memory_segments, False)
     return _padded_attention(q, kv, padding, head_scale, dropout_p)
 

@@ -4,12 +4,14 @@
  * queries[i] to queries[i + 1], those of their keys from keys[i] to keys[i + 1]. For every sequence
  * and head
  *
- *     P = softmax(Q K' / sqrt(w)),    O = c P V
+ *     P = softmax(Q K' / sqrt(w)),    O = c (M * P) V
  *
- * where c is the factor of the head, 0 for one that is dropped. Backwards P is computed anew:
+ * where c is the factor of the head, 0 for one that is dropped, and M that of dropout: 0 or
+ * 1 / (1 - rate), by a random number of the query, the head and the key. Backwards P and M are
+ * computed anew:
  *
- *     dV = c P' dO,   dS = P * (c dO V' - rows' sums of P * c dO V'),   dQ = dS K / sqrt(w),
- *     dK = dS' Q / sqrt(w)
+ *     dV = c (M * P)' dO,     dP = M * c dO V',     dS = P * (dP - rows' sums of P * dP),
+ *     dQ = dS K / sqrt(w),    dK = dS' Q / sqrt(w)
  *
  * Nothing is padded but to whole vectors of keys, and sequences and heads are shared out among
  * threads: none adds to what another one adds to, so that their number changes no result.
@@ -21,24 +23,31 @@
 #include <math.h>
 #include <omp.h>
 
+#include "places.h"
 #include "vectors.h"
+
+#define UNROLL _Pragma("GCC unroll 16") /* a block is to be held in registers */
 
 /* Queries that are worked on at a time, and vectors of each, that registers have room for; queries
  * whose weights are kept until keys and values receive their gradients. */
 enum { GROUP = LANES == 16 ? 6 : 4, WIDE = 2, CHUNK = 48 };
 
-/* One sequence of one head: t queries, s keys. */
+/* One sequence of one head: t queries, s keys. The query's number among those of all heads is
+ * first + its row * heads. */
 typedef struct {
     const float *q, *k, *v;
-    int64_t q_stride, kv_stride, t, s, width, causal;
+    int64_t q_stride, kv_stride, t, s, width, causal, first, heads;
     float factor, scale;
+    Dropout dropout;
 } Part;
 
 INLINE int64_t whole_vectors(int64_t count) { return (count + LANES - 1) / LANES * LANES; }
 
 /* A block of LANES rows as LANES columns. */
 INLINE void transpose(Floats block[LANES]) {
+    UNROLL
     for (int apart = 1; apart < LANES; apart *= 2)
+        UNROLL
         for (int row = 0; row < LANES; row++) {
             if (row & apart) continue;
             Floats a = block[row], b = block[row + apart];
@@ -66,10 +75,12 @@ static void turn(const float *rows, int64_t stride, int64_t count, int64_t width
     for (int64_t first = 0; first < count; first += LANES)
         for (int64_t w = 0; w < width; w += LANES) {
             Floats block[LANES];
+            UNROLL
             for (int lane = 0; lane < LANES; lane++)
                 block[lane] = first + lane < count ? load(rows + (first + lane) * stride + w)
                                                    : (Floats){0};
             transpose(block);
+            UNROLL
             for (int lane = 0; lane < LANES; lane++) store(to + (w + lane) * room + first, block[lane]);
         }
 }
@@ -126,6 +137,31 @@ INLINE int64_t seen_by(const Part *part, int64_t last) {
     return part->causal && last + 1 < part->s ? last + 1 : part->s;
 }
 
+typedef uint32_t Bits __attribute__((vector_size(4 * LANES)));
+
+STIRRED(all_stirred, Bits)
+
+/* M for a query and LANES keys. */
+INLINE Floats kept(const Part *part, int64_t row, int64_t key) {
+    const Dropout *dropout = &part->dropout;
+    uint32_t query = stirred((uint32_t)(part->first + row * part->heads) ^ dropout->seed);
+    Bits places;
+    for (int lane = 0; lane < LANES; lane++) places[lane] = lane;
+    places = all_stirred((places + (query + (uint32_t)key)) ^ dropout->second_seed);
+    Wholes stays = (Wholes)(all_stirred(places) >= dropout->threshold);
+    return choose(stays, (Floats){0} + dropout->factor, (Floats){0});
+}
+
+/* P becomes M * P. */
+INLINE void drop(int group, const Part *part, int64_t row, int64_t room, int64_t seen,
+                 float *weights) {
+    for (int g = 0; g < group; g++)
+        for (int64_t first = 0; first < seen; first += LANES) {
+            float *here = weights + g * room + first;
+            store(here, load(here) * kept(part, row + g, first));
+        }
+}
+
 /* The weights (group, room) of some queries, from number `row` on, for their first `seen` keys. */
 INLINE void weigh(int group, const Part *part, int64_t row, const float *keys, int64_t room,
                   int64_t seen, float *weights) {
@@ -167,14 +203,15 @@ static void attend_part(const Part *part, float *output, int64_t stride, float *
         int64_t seen = seen_by(part, row + left - 1);
 #define ATTEND(group)                                                                       \
     weigh(group, part, row, keys, room, seen, weights);                                     \
+    if (part->dropout.threshold) drop(group, part, row, room, seen, weights);               \
     mix(group, weights, room, 1, seen, part->v, part->kv_stride, part->width, part->factor, 0, \
         output + row * stride, stride)
         IN_GROUPS(left, ATTEND)
     }
 }
 
-/* Weights P become, in place, those that the gradients of keys and queries are sums with: dS. */
-INLINE void differ(int group, const Part *part, const float *grad, int64_t stride,
+/* From weights P the changes dS / sqrt(w), which the gradients of keys and queries are sums with. */
+INLINE void differ(int group, const Part *part, int64_t row, const float *grad, int64_t stride,
                    const float *values, int64_t room, int64_t seen, const float *weights,
                    float *changes) {
     Floats total[GROUP];
@@ -183,6 +220,7 @@ INLINE void differ(int group, const Part *part, const float *grad, int64_t strid
         Floats products[GROUP];
         multiply(group, grad, stride, values, room, first, part->width, products);
         for (int g = 0; g < group; g++) {
+            if (part->dropout.threshold) products[g] *= kept(part, row + g, first);
             total[g] += products[g] * load(weights + g * room + first);
             store(changes + g * room + first, products[g]);
         }
@@ -214,7 +252,8 @@ static void differentiate_part(const Part *part, const float *grad, int64_t stri
             const float *of_output = grad + row * stride;
 #define DIFFER(group)                                                                       \
     weigh(group, part, row, keys, room, seen, here);                                        \
-    differ(group, part, of_output, stride, values, room, seen, here, change);               \
+    differ(group, part, row, of_output, stride, values, room, seen, here, change);          \
+    if (part->dropout.threshold) drop(group, part, row, room, seen, here);                  \
     mix(group, change, room, 1, seen, part->k, part->kv_stride, width, 1.0f, 0,             \
         of_q + row * part->q_stride, part->q_stride)
             IN_GROUPS(left, DIFFER)
@@ -258,6 +297,7 @@ typedef struct {
     const float *factors; /* (h,), or NULL: all 1 */
     float *room;
     int64_t room_each, threads;
+    Dropout dropout;
 } Batch;
 
 /* Item number `item` of sequences * heads; whether there is anything to do. */
@@ -274,8 +314,11 @@ INLINE int part_of(const Batch *batch, int64_t item, Part *part) {
         .s = batch->keys[i + 1] - key,
         .width = batch->width,
         .causal = batch->causal,
+        .first = query * batch->heads + h,
+        .heads = batch->heads,
         .factor = batch->factors ? batch->factors[h] : 1.0f,
         .scale = 1.0f / sqrtf((float)batch->width),
+        .dropout = batch->dropout,
     };
     return part->t && part->s && part->factor != 0.0f;
 }

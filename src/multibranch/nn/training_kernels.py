@@ -27,7 +27,7 @@ _SIGNATURES: Signatures = {
     "packed_differentiate": (None, 5 * [POINTER]),
     "dropped": (
         None,
-        [*2 * [POINTER], WHOLE, ctypes.c_uint64, ctypes.c_uint32, ctypes.c_float, POINTER, WHOLE],
+        [*2 * [POINTER], WHOLE, *2 * [POINTER], WHOLE],
     ),
 }
 
@@ -73,16 +73,35 @@ def packed_attention(
     *,
     causal: bool,
     head_scale: Tensor | None,
+    rate: float,
 ) -> Tensor:
     """states: qkv (n, 3, h, w) without memory, or q (n, h, w) and kv (s, 2, h, w) → (n, h, w).
 
     Sequences of queries and of keys lie between boundaries (sequences + 1,) of int32; a factor a
-    head, (h,), has no gradient. Queries that see no key come out as zeros.
+    head, (h,), has no gradient. Weights are dropped at a rate. Queries that see no key come out as
+    zeros.
     """
     result: Tensor = _PackedAttention.apply(
-        states, memory, boundaries, memory_boundaries, causal, head_scale
+        states, memory, boundaries, memory_boundaries, head_scale, causal, _Draw.of(rate)
     )
     return result
+
+
+class _Draw(ctypes.Structure):
+    """What dropout draws: numbers below the threshold, of 2³², are dropped, others multiplied."""
+
+    _fields_ = [
+        *((name, ctypes.c_uint32) for name in ("seed", "second_seed", "threshold")),
+        ("factor", ctypes.c_float),
+    ]
+
+    @classmethod
+    def of(cls, rate: float) -> "_Draw":
+        """At a rate; the seeds are drawn by PyTorch's generator."""
+        if not rate:
+            return cls(0, 0, 0, 1)
+        seeds = torch.randint(2**32, (2,)).tolist()
+        return cls(*seeds, min(round(rate * 2**32), 2**32 - 1), 1 / (1 - rate))
 
 
 class _Batch(ctypes.Structure):
@@ -95,6 +114,7 @@ class _Batch(ctypes.Structure):
         *((name, WHOLE) for name in ("sequences", "heads", "width", "causal")),
         *((name, POINTER) for name in ("factors", "room")),
         *((name, WHOLE) for name in ("room_each", "threads")),
+        ("dropout", _Draw),
     ]
 
 
@@ -107,6 +127,7 @@ def _call(
     function: str,
     saved: tuple[Any, ...],
     causal: bool,
+    dropout: _Draw,
     *others: Tensor,
 ) -> None:
     """Call a function of the kernel with a batch, and with room for every thread."""
@@ -131,6 +152,7 @@ def _call(
         room.data_ptr(),
         each,
         threads,
+        dropout,
     )
     call(getattr(found, function), ctypes.byref(batch), *others)
 
@@ -143,15 +165,16 @@ class _PackedAttention(torch.autograd.Function):
         memory: Tensor | None,
         boundaries: Tensor,
         memory_boundaries: Tensor,
-        causal: bool,
         head_scale: Tensor | None,
+        causal: bool,
+        dropout: _Draw,
     ) -> Tensor:
         given = (states, memory, boundaries, memory_boundaries, head_scale)
         saved = tuple(None if each is None else each.contiguous() for each in given)
         ctx.save_for_backward(*saved)
-        ctx.causal = causal
+        ctx.others = (causal, dropout)
         output = states.new_zeros(states.shape[0], *states.shape[-2:])
-        _call("packed_attend", saved, causal, output)
+        _call("packed_attend", saved, *ctx.others, output)
         return output
 
     @staticmethod
@@ -161,8 +184,8 @@ class _PackedAttention(torch.autograd.Function):
         of_states = torch.zeros_like(states)
         of_memory = None if memory is None else torch.zeros_like(memory)
         parts = _parts(of_states, of_memory)
-        _call("packed_differentiate", saved, ctx.causal, grad.contiguous(), *parts)
-        return of_states, of_memory, None, None, None, None
+        _call("packed_differentiate", saved, *ctx.others, grad.contiguous(), *parts)
+        return of_states, of_memory, None, None, None, None, None
 
 
 # -- Dropout ------------------------------------------------------------------------------------
@@ -175,29 +198,22 @@ def dropout(states: Tensor, rate: float, *, training: bool, base: Tensor | None 
     if not _run(states, base):
         dropped = F.dropout(states, rate)
         return dropped if base is None else base + dropped
-    seed = int(torch.randint(2**63 - 1, (1,)))
-    result: Tensor = _Dropout.apply(states, base, rate, seed)
+    result: Tensor = _Dropout.apply(states, base, _Draw.of(rate))
     return result
 
 
 class _Dropout(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, states: Tensor, base: Tensor | None, rate: float, seed: int) -> Tensor:
-        ctx.rate, ctx.seed = rate, seed
-        return _dropped(states, base, rate, seed)
+    def forward(ctx: Any, states: Tensor, base: Tensor | None, draw: _Draw) -> Tensor:
+        ctx.draw = draw
+        states = states.contiguous()
+        base = None if base is None else base.contiguous()
+        output = torch.empty_like(states)
+        threads = torch.get_num_threads()
+        call(_loaded().dropped, states, base, states.numel(), ctypes.byref(draw), output, threads)
+        return output
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         of_base = grad if ctx.needs_input_grad[1] else None
-        return _Dropout.apply(grad, None, ctx.rate, ctx.seed), of_base, None, None
-
-
-def _dropped(states: Tensor, base: Tensor | None, rate: float, seed: int) -> Tensor:
-    states = states.contiguous()
-    base = None if base is None else base.contiguous()
-    output = torch.empty_like(states)
-    threshold = min(round(rate * 2**32), 2**32 - 1)
-    factor = 1 / (1 - rate)
-    threads = torch.get_num_threads()
-    call(_loaded().dropped, states, base, states.numel(), seed, threshold, factor, output, threads)
-    return output
+        return _Dropout.apply(grad, None, ctx.draw), of_base, None
