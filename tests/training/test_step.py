@@ -11,7 +11,7 @@ import torch
 
 from multibranch.data import PackedBatches, PaddedBatches, PairStore, PreparedData
 from multibranch.errors import UserError
-from multibranch.nn import MultiBranchTransformer
+from multibranch.nn import MultiBranchTransformer, training_kernels
 from multibranch.nn.stepper import Stepper
 from multibranch.training import TrainConfig, Trainer, steps
 from multibranch.training.optimiser import Optimiser
@@ -21,6 +21,7 @@ from multibranch.training.setup import count_tokens
 from multibranch.training.skipping import compile_sublayers
 from multibranch.training.step import Objective, Step
 from multibranch.training.steps import choose_step
+from multibranch.training.telling import beginning
 
 
 def model(**changes: float) -> MultiBranchTransformer:
@@ -286,3 +287,19 @@ def test_branches_to_drop_are_a_function_of_seed_and_update(
     assert sum(torch.equal(a[0], b[0]) for a, b in itertools.pairwise(passes)) < 5
     dropped = torch.stack([keep for both in passes for keep in both]) == 0
     assert 0.4 < dropped.float().mean().item() < 0.6
+
+
+def test_a_run_in_float32_on_a_cpu_says_what_its_kernels_lack(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    batches = PackedBatches(pairs(), tokens=60, max_length=12)
+    processes = Processes(0, 1, torch.device("cpu"))
+
+    def told(precision: torch.dtype) -> list[str]:
+        return beginning(batches, processes, precision, parameters=1, resumed=None)[2:]
+
+    monkeypatch.setattr(training_kernels, "library", lambda: object())
+    assert told(torch.float32) == []
+    monkeypatch.setattr(training_kernels, "library", lambda: None)
+    assert told(torch.float32) == [training_kernels.lacking()]
+    assert told(torch.bfloat16) == []

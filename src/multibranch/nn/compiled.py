@@ -10,6 +10,9 @@ from typing import Any
 from torch import Tensor
 
 POINTER, WHOLE = ctypes.c_void_p, ctypes.c_int64
+NOT_COMPILED = (
+    "not compiled when multibranch was installed: install it again with a C compiler at hand"
+)
 Signatures = dict[str, tuple[Any, list[Any]]]  # of functions: what each gives and takes
 
 

@@ -3,10 +3,7 @@
 import torch
 
 from multibranch.nn import int8_attention, int8_products
-
-_NOT_COMPILED = (
-    "not compiled when multibranch was installed: install it again with a C compiler at hand"
-)
+from multibranch.nn.compiled import NOT_COMPILED
 
 
 def lacking() -> str | None:
@@ -25,11 +22,11 @@ def _of_products() -> str | None:
     if int8_products.library() is not None:
         return None
     here = torch.backends.cpu.get_cpu_capability() == "AVX512" and torch.cpu._is_vnni_supported()
-    return _NOT_COMPILED if here else "this processor has no AVX-512 VNNI"
+    return NOT_COMPILED if here else "this processor has no AVX-512 VNNI"
 
 
 def _of_attention() -> str | None:
     if int8_attention.library() is not None:
         return None
     here = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
-    return _NOT_COMPILED if here else "this processor has no AVX2"
+    return NOT_COMPILED if here else "this processor has no AVX2"

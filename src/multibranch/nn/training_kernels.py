@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from multibranch.nn.compiled import POINTER, WHOLE, Signatures, call, load
+from multibranch.nn.compiled import NOT_COMPILED, POINTER, WHOLE, Signatures, call, load
 from multibranch.nn.plainly import BY_PRODUCTS, eager_on_cpu, refuse_second_derivative
 
 # The compiled modules, by what PyTorch says that a machine can run.
@@ -40,6 +40,15 @@ def library() -> ctypes.CDLL | None:
         if loaded is not None:
             return loaded
     return None
+
+
+def lacking() -> str | None:
+    """Why training in float32 must do without them on this machine, for a person; None: it has."""
+    if library() is not None:
+        return None
+    here = torch.backends.cpu.get_cpu_capability() in _MODULES
+    reason = NOT_COMPILED if here else "this processor has no AVX2"
+    return f"training is slower here for want of its C kernels ({reason})"
 
 
 def _run(*tensors: Tensor | None) -> bool:

@@ -6,6 +6,7 @@ import torch
 
 from multibranch.data import PackedBatches, PaddedBatches
 from multibranch.errors import counted
+from multibranch.nn import training_kernels
 from multibranch.training.processes import Processes
 from multibranch.training.progress import Progress
 
@@ -24,6 +25,8 @@ def beginning(
         f"{processes.world} × {processes.device.type}, {str(precision)[6:]}",
         str(batches.report),
     ]
+    if processes.device.type == "cpu" and precision == torch.float32:
+        lines += filter(None, [training_kernels.lacking()])
     return lines if resumed is None else [*lines, f"resuming after update {resumed.update:,}"]
 
 

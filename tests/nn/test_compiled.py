@@ -1,9 +1,9 @@
-"""What int8 lacks is told with its reason: the processor, or the installation."""
+"""What is lacking of the kernels in C is told with the reason: the processor, or the installation."""
 
 import pytest
 import torch
 
-from multibranch.nn import int8_attention, int8_kernels, int8_products
+from multibranch.nn import int8_attention, int8_kernels, int8_products, training_kernels
 from multibranch.nn.compiled import load
 
 SLOWER = "int8 is slower here for want of its C kernels for "
@@ -45,6 +45,21 @@ def test_what_int8_lacks_is_told_with_its_reason(
         found = object() if compiled and runs else None
         monkeypatch.setattr(module, "library", lambda found=found: found)
     assert int8_kernels.lacking() == said
+
+
+@pytest.mark.parametrize(
+    ("capability", "said"),
+    [("AVX512", AGAIN), ("AVX2", AGAIN), ("DEFAULT", "this processor has no AVX2")],
+)
+def test_what_training_lacks_is_told_with_its_reason(
+    capability: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+    monkeypatch.setattr(training_kernels, "library", lambda: object())
+    assert training_kernels.lacking() is None
+    monkeypatch.setattr(training_kernels, "library", lambda: None)
+    said = f"training is slower here for want of its C kernels ({said})"
+    assert training_kernels.lacking() == said
 
 
 def test_a_module_made_of_older_sources_counts_as_none() -> None:
