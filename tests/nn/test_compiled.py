@@ -1,4 +1,4 @@
-"""What is lacking of the kernels in C is told with the reason: the processor, or the installation."""
+"""What is lacking of the kernels in C is told with its reason: processor, or installation."""
 
 import pytest
 import torch
