@@ -1,6 +1,7 @@
 """Which way updates are run: as CUDA graphs, with dropped work skipped, sharded, or plainly."""
 
 from multibranch.data import PackedBatches, PaddedBatches
+from multibranch.nn.plainly import reference_only
 from multibranch.training.config import TrainConfig
 from multibranch.training.graphed import GraphedStep
 from multibranch.training.optimiser import Optimiser
@@ -54,4 +55,4 @@ def skips_dropped(train: TrainConfig, processes: Processes, *, compiled: bool) -
     DDP would have to look for the layers without gradient, which costs more.
     """
     alone_on_cpu = processes.device.type == "cpu" and processes.world == 1
-    return train.skip_dropped or (alone_on_cpu and not compiled)
+    return train.skip_dropped or (alone_on_cpu and not compiled and not reference_only())
