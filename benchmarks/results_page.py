@@ -32,14 +32,7 @@ are not the paper's. [study.md](study.md) says how to run and extend the studies
 
 # Records of before the decoder in eight bits stepped through a block with one call. Newer ones say
 # how it stepped (`int8_step`), so that one that is made again needs no place here.
-ONE_CALL_AN_OPERATION = (
-    "decoding-cpu",
-    "decoding-single-cpu",
-    "decoding-ted-cpu",
-    "decoding-wmt-cpu",
-    "export-demo-cpu",
-    "export-ted-cpu",
-)
+ONE_CALL_AN_OPERATION = ("export-demo-cpu", "export-ted-cpu")
 
 
 def page(folder: Path = RESULTS) -> str:
