@@ -71,7 +71,7 @@ def _loaded() -> ctypes.CDLL:
 
 def attends(states: Tensor, memory: Tensor | None, head_scale: Tensor | None) -> bool:
     """Whether `packed_attention` takes these."""
-    return states.shape[-1] % 16 == 0 and states.numel() > 0 and _run(states, memory, head_scale)
+    return _run(states, memory, head_scale) and states.shape[-1] % 16 == 0 and states.numel() > 0
 
 
 def packed_attention(
