@@ -5,8 +5,10 @@ Its functions are called without Python's lock: two batches run on two cores.
 
 import ctypes
 import importlib.util
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 POINTER, WHOLE = ctypes.c_void_p, ctypes.c_int64
@@ -31,6 +33,15 @@ def load(module: str, signatures: Signatures) -> ctypes.CDLL | None:
             return None
         function.restype, function.argtypes = result, arguments
     return library
+
+
+def load_first(modules: Mapping[str, Sequence[str]], signatures: Signatures) -> ctypes.CDLL | None:
+    """The functions of the first module there is of those for what PyTorch says it can run here."""
+    for module in modules.get(torch.backends.cpu.get_cpu_capability(), ()):
+        loaded = load(module, signatures)
+        if loaded is not None:
+            return loaded
+    return None
 
 
 def call(function: Any, *arguments: Any) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from multibranch.nn.compiled import POINTER, WHOLE, Signatures, call, load
+from multibranch.nn.compiled import POINTER, WHOLE, Signatures, call, load_first
 
 # The compiled modules, by what PyTorch says that a machine can run.
 _MODULES = {
@@ -29,11 +29,7 @@ _SIGNATURES: Signatures = {
 @cache
 def library() -> ctypes.CDLL | None:
     """The compiled code for this machine; None where there is none."""
-    for name in _MODULES.get(torch.backends.cpu.get_cpu_capability(), ()):
-        loaded = load(name, _SIGNATURES)
-        if loaded is not None:
-            return loaded
-    return None
+    return load_first(_MODULES, _SIGNATURES)
 
 
 def lanes() -> int:

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from multibranch.nn.compiled import NOT_COMPILED, POINTER, WHOLE, Signatures, call, load
+from multibranch.nn.compiled import NOT_COMPILED, POINTER, WHOLE, Signatures, call, load_first
 from multibranch.nn.plainly import BY_PRODUCTS, eager_on_cpu, refuse_second_derivative
 
 # The compiled modules, by what PyTorch says that a machine can run.
@@ -25,21 +25,14 @@ _SIGNATURES: Signatures = {
     "packed_room": (WHOLE, 3 * [WHOLE]),
     "packed_attend": (None, 2 * [POINTER]),
     "packed_differentiate": (None, 5 * [POINTER]),
-    "dropped": (
-        None,
-        [*2 * [POINTER], WHOLE, *2 * [POINTER], WHOLE],
-    ),
+    "dropped": (None, [*2 * [POINTER], WHOLE, *2 * [POINTER], WHOLE]),
 }
 
 
 @cache
 def library() -> ctypes.CDLL | None:
     """The compiled code for this machine; None where there is none."""
-    for name in _MODULES.get(torch.backends.cpu.get_cpu_capability(), ()):
-        loaded = load(name, _SIGNATURES)
-        if loaded is not None:
-            return loaded
-    return None
+    return load_first(_MODULES, _SIGNATURES)
 
 
 def lacking() -> str | None:
