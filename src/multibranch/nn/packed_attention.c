@@ -32,8 +32,8 @@
  * whose weights are kept until keys and values receive their gradients. */
 enum { GROUP = LANES == 16 ? 6 : 4, WIDE = 2, CHUNK = 48 };
 
-/* One sequence of one head: t queries, s keys. The query's number among those of all heads is
- * first + its row * heads. */
+/* One sequence of one head: t queries, s keys. The first query's row is number `first` of the
+ * output's (n, h), and each one after it `heads` further. */
 typedef struct {
     const float *q, *k, *v;
     int64_t q_stride, kv_stride, t, s, width, causal, first, heads;
@@ -330,8 +330,7 @@ void packed_attend(const Batch *batch, float *output) {
     for (int64_t item = 0; item < batch->sequences * batch->heads; item++) {
         Part part;
         if (!part_of(batch, item, &part)) continue;
-        int64_t at = (part.q - batch->q) / batch->q_stride * stride + item % batch->heads * part.width;
-        attend_part(&part, output + at, stride,
+        attend_part(&part, output + part.first * part.width, stride,
                     batch->room + omp_get_thread_num() * batch->room_each);
     }
 }
@@ -344,9 +343,8 @@ void packed_differentiate(const Batch *batch, const float *grad, float *of_q, fl
     for (int64_t item = 0; item < batch->sequences * batch->heads; item++) {
         Part part;
         if (!part_of(batch, item, &part)) continue;
-        int64_t at = (part.q - batch->q) / batch->q_stride * stride + item % batch->heads * part.width;
-        differentiate_part(&part, grad + at, stride, of_q + (part.q - batch->q),
-                           of_k + (part.k - batch->k), of_v + (part.v - batch->v),
-                           batch->room + omp_get_thread_num() * batch->room_each);
+        differentiate_part(&part, grad + part.first * part.width, stride,
+                           of_q + (part.q - batch->q), of_k + (part.k - batch->k),
+                           of_v + (part.v - batch->v), batch->room + omp_get_thread_num() * batch->room_each);
     }
 }
