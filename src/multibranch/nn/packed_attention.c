@@ -81,7 +81,8 @@ static void turn(const float *rows, int64_t stride, int64_t count, int64_t width
                                                    : (Floats){0};
             transpose(block);
             UNROLL
-            for (int lane = 0; lane < LANES; lane++) store(to + (w + lane) * room + first, block[lane]);
+            for (int lane = 0; lane < LANES; lane++)
+                store(to + (w + lane) * room + first, block[lane]);
         }
 }
 
@@ -210,7 +211,7 @@ static void attend_part(const Part *part, float *output, int64_t stride, float *
     }
 }
 
-/* From weights P the changes dS / sqrt(w), which the gradients of keys and queries are sums with. */
+/* From weights P the changes dS / sqrt(w), with which gradients of keys and queries are sums. */
 INLINE void differ(int group, const Part *part, int64_t row, const float *grad, int64_t stride,
                    const float *values, int64_t room, int64_t seen, const float *weights,
                    float *changes) {
@@ -283,8 +284,10 @@ int64_t packed_room(int64_t longest, int64_t width, int64_t backwards) {
 /* The length of the longest sequence. */
 int64_t packed_longest(const int32_t *boundaries, int64_t sequences) {
     int64_t longest = 0;
-    for (int64_t i = 0; i < sequences; i++)
-        if (boundaries[i + 1] - boundaries[i] > longest) longest = boundaries[i + 1] - boundaries[i];
+    for (int64_t i = 0; i < sequences; i++) {
+        int64_t length = boundaries[i + 1] - boundaries[i];
+        longest = length > longest ? length : longest;
+    }
     return longest;
 }
 
@@ -345,6 +348,7 @@ void packed_differentiate(const Batch *batch, const float *grad, float *of_q, fl
         if (!part_of(batch, item, &part)) continue;
         differentiate_part(&part, grad + part.first * part.width, stride,
                            of_q + (part.q - batch->q), of_k + (part.k - batch->k),
-                           of_v + (part.v - batch->v), batch->room + omp_get_thread_num() * batch->room_each);
+                           of_v + (part.v - batch->v),
+                           batch->room + omp_get_thread_num() * batch->room_each);
     }
 }
