@@ -372,11 +372,7 @@ def classifier(tmp_path) -> MultiBranchForSequenceClassification:
     return model
 
 
-@pytest.mark.parametrize("version", ["this", "older"])
-def test_automodel_of_a_classifier_is_its_encoder(version, classifier, tmp_path):
-    if version == "older":  # it said that every model of ours is an encoder-decoder
-        said = json.loads((tmp_path / "config.json").read_text())
-        (tmp_path / "config.json").write_text(json.dumps({**said, "is_encoder_decoder": True}))
+def test_automodel_of_a_classifier_is_its_encoder(classifier, tmp_path):
     encoder, told = AutoModel.from_pretrained(tmp_path, output_loading_info=True)
     assert isinstance(encoder, MultiBranchEncoderModel)
     assert not told["missing_keys"]
