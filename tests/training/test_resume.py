@@ -16,7 +16,6 @@ from multibranch.directory import load_model
 from multibranch.errors import Interrupted, UserError
 from multibranch.text import TextPipeline, WordCounter, learn_words
 from multibranch.training import Trainer
-from multibranch.training.resuming import check_same_data, known_by
 
 # Everything that has a state of its own: accumulation, R-Drop, patience, averaging, skipping.
 FULL = {
@@ -299,11 +298,3 @@ def test_other_pairs_of_the_same_sizes_are_refused(
         path.write_bytes(content)
     with pytest.raises(UserError, match="they have as many pairs, but not the same"):
         tiny.run(other, tmp_path / "run", max_updates=4)
-
-
-def test_a_checkpoint_of_an_earlier_release_knows_the_sizes_alone(toy: Path) -> None:
-    data = PreparedData.open(toy)
-    known = known_by(data)
-    check_same_data(data, known, known[:3])
-    with pytest.raises(UserError, match="they have 253 pairs and"):
-        check_same_data(data, known, [252, *known[1:3]])
