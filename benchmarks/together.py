@@ -21,25 +21,19 @@ from typing import Any
 
 import torch
 
-from multibranch import configuration
-from multibranch.data import PreparedData
 from multibranch.device import device_name
 from multibranch.errors import UserError, counted
-from multibranch.training import Config, Trainer
+from multibranch.training import Trainer
 from multibranch.training.together import run_together
-from repeatable import speed
+from repeatable import configured, speed
 
 
 def trainer(config: Path, words: list[str], place: Path, seed: int, updates: int) -> Callable:
     """A run as a function of the table that it meets others at."""
-    said = {"output": str(place), "seed": seed, "max_updates": updates, "max_epochs": "null"}
+    said = {"output": place, "seed": seed, "max_updates": updates, "max_epochs": "null"}
     said |= {"max_minutes": "null", "patience": "null"}  # so that all end together
     said |= {"validate_every": updates, "tensorboard": "false"}
-    words = [*words, *(f"--train.{name}={value}" for name, value in said.items())]
-    loaded = configuration.load(Config, config, words)
-    if loaded.data.folder is None:
-        raise UserError(f"{config} has no data.folder: give --data.folder FOLDER")
-    data = PreparedData.open(loaded.data.folder)
+    loaded, data = configured(config, words, **said)
     return lambda table: Trainer(loaded, data, table=table, quiet=True).run()
 
 

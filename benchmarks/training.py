@@ -29,6 +29,7 @@ from multibranch.device import device_name
 from multibranch.nn import DecoderBlock
 from multibranch.nn.plainly import use_reference
 from multibranch.training import Config, DataConfig, ModelConfig, TrainConfig, Trainer
+from multibranch.training.display import read_records
 from multibranch.training.graphed import GraphedStep
 
 
@@ -115,7 +116,7 @@ def run(row: Row, data: PreparedData, device: str) -> dict[str, Any]:
         trainer._set_up()
         ready = time.perf_counter()
         trainer._epochs()
-    records = [json.loads(line) for line in (folder / "run" / "metrics.jsonl").open()]
+    records = read_records(folder / "run", "train")
     first = records[0]["seconds"] + ready - started
     speeds = [record["tokens_per_second"] for record in records[len(records) // 3 :]]
     result = {

@@ -22,6 +22,7 @@ from multibranch.directory import load_model
 from multibranch.metrics import multi_bleu
 from multibranch.nn import branch_similarity
 from multibranch.training import Config, DataConfig, ModelConfig, TrainConfig, Trainer
+from multibranch.training.display import read_records
 
 BEAM = 5
 
@@ -50,8 +51,7 @@ def train(args: argparse.Namespace, data: PreparedData, name: str, **changes: An
         ),
     )
     outcome = Trainer(config, data).run()
-    records = [json.loads(line) for line in (args.output / name / "metrics.jsonl").open()]
-    validations = [record for record in records if record["kind"] == "validation"]
+    validations = read_records(args.output / name, "validation")
     return {
         "name": name,
         "updates": outcome.progress.update,

@@ -5,7 +5,6 @@ it is trained on as it is for as many updates, which is the fair comparison. All
 sentences that none of them has seen.
 """
 
-import json
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -26,6 +25,7 @@ from multibranch.nn import branch_similarity
 from multibranch.tasks import demo_report
 from multibranch.tasks.evaluation import Output, decode_split
 from multibranch.training import Config, DataConfig, DecodeConfig, ModelConfig, TrainConfig, Trainer
+from multibranch.training.display import read_records
 
 Tell = Callable[[str], None]
 
@@ -176,14 +176,13 @@ def _train(
     outcome.before_more()
     model = load_model(folder)
     cosines = list(branch_similarity(model).values())
-    records = [json.loads(line) for line in (folder / "metrics.jsonl").open(encoding="utf-8")]
     return Stage(
         name=name,
         title=title,
         folder=folder,
         parameters=sum(parameter.numel() for parameter in model.parameters()),
         seconds=outcome.progress.seconds,
-        curve=[(r["update"], r["loss"]) for r in records if r["kind"] == "validation"],
+        curve=[(r["update"], r["loss"]) for r in read_records(folder, "validation")],
         similarity=sum(cosines) / len(cosines) if cosines else None,
     )
 
