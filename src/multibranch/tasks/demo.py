@@ -48,6 +48,7 @@ class DemoSettings:
     second_updates: int = 450
     validate_every: int = 75
     average: int = 3
+    validation_sentences: int = 1000
     test_sentences: int = 1000
 
 
@@ -79,11 +80,18 @@ def run(
     folder, settings = Path(folder), settings or DemoSettings()
     check_place(folder, "--output", filled=True)
     tell("Generating the corpus: Valdish, a German-like language, to English")
-    data = PreparedData.open(builtin("translation", folder / "corpus", pairs=settings.pairs))
+    corpus = builtin(
+        "translation",
+        folder / "corpus",
+        pairs=settings.pairs,
+        valid=settings.validation_sentences,
+        test=settings.test_sentences,
+    )
+    data = PreparedData.open(corpus)
     trained = _train_all(folder, data, settings, seed, tell)
     tell("Translating the test sentences with each model")
     for stage in trained:
-        stage.output = decode_split(stage.folder, data, limit=settings.test_sentences)
+        stage.output = decode_split(stage.folder, data)
         score = bleu(stage.output.lines, stage.output.references)
         stage.bleu, stage.signature = score.value, score.signature
     results = _results(trained, settings, seed)
