@@ -24,6 +24,7 @@ TINY = {
     "train.validate_sentences": 2,
     "train.patience": 99,
     "train.threads": 1,
+    "decode.max_length": 24,
 }
 
 
