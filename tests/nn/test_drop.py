@@ -12,22 +12,11 @@ from multibranch.nn import (
     MultiBranchTransformer,
     draw_keep,
 )
+from small_transformer import small_transformer
 
 
 def small_model(**changes) -> MultiBranchTransformer:
-    settings = {
-        "source_vocabulary": 20,
-        "target_vocabulary": 20,
-        "width": 16,
-        "hidden": 32,
-        "heads": 2,
-        "encoder_layers": 2,
-        "decoder_layers": 2,
-        "branches": 3,
-        "drop_branch": 0.3,
-        "dropout": 0.0,
-    }
-    return MultiBranchTransformer(**{**settings, **changes})
+    return small_transformer(**{"drop_branch": 0.3, **changes})
 
 
 @pytest.mark.parametrize("kind", ["branch", "head"])
