@@ -24,6 +24,7 @@ import gc
 import json
 import lzma
 import math
+import shlex
 import sys
 import time
 from collections.abc import Sequence
@@ -251,7 +252,7 @@ def one(
     """Train a run for so many seconds at most, and decode; the record that is kept of it."""
     config = run.config(data, args, overrides)
     record = train(run, data, config, seconds)
-    record |= {"command": " ".join(["python", *args.command]), **machine(args.device)}
+    record |= {"command": shlex.join(["python", *args.command]), **machine(args.device)}
     batches = PackedBatches(
         data.split("train"), tokens=config.train.tokens, max_length=config.data.max_length
     )

@@ -38,6 +38,7 @@ from multibranch.nn.triton_kernels import (
     forward_tiles,
     launch_cross_entropy,
 )
+from origin import origin
 
 FORWARD = [(64, 64, 4, 1), (64, 64, 4, 2), (64, 32, 4, 2), (64, 32, 2, 1), (32, 32, 2, 1)]
 FORWARD += [(32, 64, 4, 1), (32, 32, 4, 1), (16, 32, 1, 1), (128, 64, 8, 2), (128, 64, 4, 1)]
@@ -330,12 +331,7 @@ def main() -> int:
     began = time.time()
     import triton
 
-    machine = {
-        "device": torch.cuda.get_device_name(),
-        "torch": torch.__version__,
-        "triton": triton.__version__,
-        "command": " ".join(sys.argv),
-    }
+    machine = {**origin("cuda"), "triton": triton.__version__}
     print(machine)
     build_all(not args.quick)
     print(f"built after {time.time() - began:.0f} s", flush=True)

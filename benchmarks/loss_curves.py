@@ -26,10 +26,10 @@ from typing import Any
 import torch
 
 from multibranch.data import PreparedData
-from multibranch.device import device_name
 from multibranch.nn.plainly import use_reference
 from multibranch.training import Config, DataConfig, ModelConfig, TrainConfig, Trainer
 from multibranch.training.display import read_records
+from origin import origin
 
 MODELS = {
     "cuda": {"width": 256, "hidden": 2048, "heads": 4},
@@ -178,9 +178,7 @@ def main() -> int:
 def _record(args: argparse.Namespace, runs: list[dict[str, Any]]) -> dict[str, Any]:
     both = {run["path"] for run in runs} == {"fast", "reference"}
     return {
-        "command": " ".join(["python", *sys.argv]),
-        "device": device_name(args.device),
-        "torch": torch.__version__,
+        **origin(args.device),
         "model": MODELS[args.device] | {"branches": 3, "drop_branch": 0.3},
         "comparison": compare(runs) if both else [],
         "runs": runs,

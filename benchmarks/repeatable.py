@@ -10,7 +10,6 @@ of the optimiser's state differs. Settings of the configuration stand among the 
 
 import argparse
 import json
-import platform
 import shutil
 import statistics
 import sys
@@ -23,10 +22,10 @@ from safetensors.torch import load_file
 
 from multibranch import configuration
 from multibranch.data import PreparedData
-from multibranch.device import device_name
 from multibranch.errors import UserError
 from multibranch.training import Config, Trainer
 from multibranch.training.display import read_records
+from origin import origin
 
 
 def configured(config: Path, words: list[str], **settings: Any) -> tuple[Config, PreparedData]:
@@ -95,10 +94,7 @@ def main() -> int:
             )
         }
         record = {
-            "command": " ".join(["python", *sys.argv]),
-            "device": device_name(),
-            "torch": str(torch.__version__),
-            "python": platform.python_version(),
+            **origin(),
             "updates": args.updates,
             "tokens_per_second": {
                 name: speed(folder / name) for name in ("as-it-is", "deterministic")

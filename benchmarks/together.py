@@ -10,7 +10,6 @@ what they reported after the first tenth. Settings of the configuration stand am
 
 import argparse
 import json
-import platform
 import shutil
 import sys
 import tempfile
@@ -21,10 +20,10 @@ from typing import Any
 
 import torch
 
-from multibranch.device import device_name
 from multibranch.errors import UserError, counted
 from multibranch.training import Trainer
 from multibranch.training.together import run_together
+from origin import origin
 from repeatable import configured, speed
 
 
@@ -85,10 +84,7 @@ def main() -> int:
         shutil.rmtree(folder, ignore_errors=True)
         if args.json and results:
             record = {
-                "command": " ".join(["python", *sys.argv]),
-                "device": device_name(),
-                "torch": str(torch.__version__),
-                "python": platform.python_version(),
+                **origin(),
                 "updates": args.updates,
                 "results": results,
             }

@@ -10,7 +10,6 @@ outside forward, backward and update.
 
 import argparse
 import json
-import platform
 import shutil
 import statistics
 import subprocess
@@ -25,12 +24,12 @@ from typing import Any, cast
 import torch
 
 from multibranch.data import PreparedData
-from multibranch.device import device_name
 from multibranch.nn import DecoderBlock
 from multibranch.nn.plainly import use_reference
 from multibranch.training import Config, DataConfig, ModelConfig, TrainConfig, Trainer
 from multibranch.training.display import read_records
 from multibranch.training.graphed import GraphedStep
+from origin import origin
 
 
 @dataclass
@@ -241,10 +240,7 @@ def main() -> int:
             results.append({"name": row.name, "error": f"{type(error).__name__}: {error}"[:2000]})
         print(json.dumps(results[-1]), flush=True)
     record: dict[str, Any] = {
-        "command": " ".join(["python", *sys.argv]),
-        "device": device_name(args.device),
-        "torch": torch.__version__,
-        "python": platform.python_version(),
+        **origin(args.device),
         "results": results,
     }
     if args.startup:

@@ -1,6 +1,7 @@
 """benchmarks/repeatable.py and together.py: a tiny run, and what is refused in one line."""
 
 import json
+import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -44,10 +45,11 @@ def run(data: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
 
 
 def test_runs_on_a_cpu_repeat_each_other(run: Run, tmp_path: Path) -> None:
-    file = tmp_path / "record.json"
+    file = tmp_path / "my record.json"
     assert run(repeatable, "--updates", "8", "--train.log_every=1", "--json", file) == 0
-    results = json.loads(file.read_text(encoding="utf-8"))["results"]
-    assert [found["differing"] for found in results.values()] == [0, 0, 0]
+    record = json.loads(file.read_text(encoding="utf-8"))
+    assert [found["differing"] for found in record["results"].values()] == [0, 0, 0]
+    assert shlex.split(record["command"]) == ["python", *sys.argv]
 
 
 @pytest.mark.parametrize(
