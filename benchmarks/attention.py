@@ -21,9 +21,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from multibranch.device import device_name
 from multibranch.nn import MultiBranchAttention, kernels
 from multibranch.nn.plainly import use_reference
+from origin import origin
 
 # width, heads: IWSLT's small and default models, WMT's
 SIZES = [(256, 4), (512, 4), (512, 16)]
@@ -176,10 +176,8 @@ def main() -> int:
         print_packed(packed)
     if args.json:
         record = {
-            "command": " ".join(["python", *sys.argv]),
-            "device": device_name(args.device),
+            **origin(args.device),
             "threads": torch.get_num_threads(),
-            "torch": torch.__version__,
             "unit": "milliseconds, forward and forward with backward",
             "results": rows,
             "packed": packed,

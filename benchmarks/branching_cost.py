@@ -22,11 +22,11 @@ from typing import Any
 import torch
 from transformers import BertConfig, BertForSequenceClassification
 
-from multibranch.device import device_name
 from multibranch.hub import branch_out
 from multibranch.tasks.understanding_config import ClassifierTraining
 from multibranch.tasks.understanding_loop import make_updates
 from multibranch.tasks.understanding_tokens import Batch
+from origin import origin
 
 LIMIT = 1.35
 
@@ -118,9 +118,7 @@ def main() -> int:
     device = torch.device(args.device)
     ways = [True, False] if device.type == "cuda" else [False]
     content: dict[str, Any] = {
-        "command": " ".join(["python", *sys.argv]),
-        "device": device_name(device),
-        "torch": torch.__version__,
+        **origin(device),
         "measured": [measure(args, device, graphs=graphs) for graphs in ways],
     }
     print(json.dumps(content, indent=1))

@@ -10,7 +10,6 @@ train.code.xz. The output holds counts only, no sentence and no program.
 import argparse
 import json
 import lzma
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from multibranch.tasks.code import language_of
 from multibranch.text import UNK
 from multibranch.text.code import code_to_text, text_to_code
 from multibranch.text.programs import normalise_python
+from origin import command
 
 SPLITS = ("train", "valid", "test")
 LONGEST = 256  # tokens of a target with its end: data.max_length of the configurations
@@ -36,7 +36,7 @@ def main() -> None:
     for one in args.corpora:
         prepared, _, raw = one.partition("=")
         corpora[Path(prepared).name] = counts(PreparedData.open(prepared), Path(raw))
-    result = {"command": " ".join(["python", *sys.argv]), "corpora": corpora}
+    result = {"command": command(), "corpora": corpora}
     text = json.dumps(result, indent=1) + "\n"
     if args.json:
         Path(args.json).write_text(text, encoding="utf-8")

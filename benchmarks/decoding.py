@@ -43,6 +43,7 @@ from multibranch.directory import load_model, load_text
 from multibranch.nn import MultiBranchTransformer, int8_block
 from multibranch.nn.stepper import Stepper
 from multibranch.text import TextPipeline, TextSettings, WordCounter, learn_bpe
+from origin import command
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data" / "multi30k-de-en" / "test.de.xz"
 
@@ -328,7 +329,7 @@ def main() -> None:
     said = {name: task.model.settings[name] for name in ("branches", "width", "hidden", "heads")}
     layers = f"{task.model.settings['encoder_layers']}+{task.model.settings['decoder_layers']}"
     result = {
-        "command": " ".join(["python", *sys.argv]),
+        "command": command(),
         "corpus": corpus,
         "sentences": len(task.sources),
         "source_tokens": sum(map(len, task.sources)),

@@ -12,7 +12,6 @@ multi-bleu on tokenised text, or sacreBLEU on detokenised text.
 import argparse
 import json
 import os
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from multibranch.directory import load_model, load_text, read_config
 from multibranch.export import CTranslate2Engine, export_ctranslate2
 from multibranch.metrics import bleu, multi_bleu
 from multibranch.nn import int8_block
+from origin import origin
 
 
 def main() -> None:
@@ -38,13 +38,12 @@ def main() -> None:
     said = translator.options()
     rows: list[dict[str, Any]] = []
     result = {
-        "command": " ".join(["python", *sys.argv]),
+        **origin("cpu"),
         "model": {name: model.settings[name] for name in ("branches", "width", "hidden", "heads")},
         "sentences": len(sources),
         "source_tokens": sum(map(len, text.encode(sources, side="source", tokenised=True))),
         "beam": said.beam,
         "length_penalty": said.length_penalty,
-        "torch": torch.__version__,
         "cores": os.cpu_count(),
         "int8_step": "one call a block" if int8_block.runs_here() else "one call an operation",
         "engines": rows,

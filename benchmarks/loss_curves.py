@@ -26,9 +26,10 @@ from typing import Any
 import torch
 
 from multibranch.data import PreparedData
-from multibranch.device import device_name
 from multibranch.nn.plainly import use_reference
 from multibranch.training import Config, DataConfig, ModelConfig, TrainConfig, Trainer
+from multibranch.training.display import read_records
+from origin import origin
 
 MODELS = {
     "cuda": {"width": 256, "hidden": 2048, "heads": 4},
@@ -61,17 +62,14 @@ def train(data: str, args: argparse.Namespace, *, fast: bool, seed: int) -> dict
     with nullcontext() if fast else use_reference():
         Trainer(config, PreparedData.open(data), quiet=True).run()
     seconds = time.perf_counter() - started
-    records = [json.loads(line) for line in (folder / "run" / "metrics.jsonl").open()]
+    steps, validations = (read_records(folder / "run", kind) for kind in ("train", "validation"))
     shutil.rmtree(folder)
-    steps = [record for record in records if record["kind"] == "train"]
     return {
         "path": "fast" if fast else "reference",
         "seed": seed,
         "updates": [record["update"] for record in steps],
         "losses": [round(record["loss"], 5) for record in steps],
-        "validation_loss": next(
-            record["loss"] for record in reversed(records) if record["kind"] == "validation"
-        ),
+        "validation_loss": validations[-1]["loss"],
         "seconds": round(seconds, 1),
     }
 
@@ -180,9 +178,7 @@ def main() -> int:
 def _record(args: argparse.Namespace, runs: list[dict[str, Any]]) -> dict[str, Any]:
     both = {run["path"] for run in runs} == {"fast", "reference"}
     return {
-        "command": " ".join(["python", *sys.argv]),
-        "device": device_name(args.device),
-        "torch": torch.__version__,
+        **origin(args.device),
         "model": MODELS[args.device] | {"branches": 3, "drop_branch": 0.3},
         "comparison": compare(runs) if both else [],
         "runs": runs,

@@ -21,9 +21,9 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from multibranch.data import PreparedData
-from multibranch.device import device_name
 from multibranch.nn.plainly import use_reference
 from multibranch.training import Config, DataConfig, ModelConfig, TrainConfig, Trainer
+from origin import origin
 
 WARM_UP, PROFILED = 12, 10
 PATHS: dict[str, dict[str, Any]] = {
@@ -168,9 +168,7 @@ def main() -> int:
         except Exception as error:
             results.append({"name": name, "error": f"{type(error).__name__}: {error}"[:500]})
     record = {
-        "command": " ".join(["python", *sys.argv]),
-        "device": device_name(args.device),
-        "torch": torch.__version__,
+        **origin(args.device),
         "results": results,
     }
     if args.json:

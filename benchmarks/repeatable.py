@@ -10,7 +10,6 @@ the optimiser's state differs. Any key of the configuration can be overridden.
 
 import argparse
 import json
-import platform
 import shutil
 import statistics
 import sys
@@ -23,19 +22,25 @@ from safetensors.torch import load_file
 
 from multibranch import configuration
 from multibranch.data import PreparedData
-from multibranch.device import device_name
 from multibranch.errors import UserError
 from multibranch.training import Config, Trainer
+from multibranch.training.display import read_records
+from origin import origin
+
+
+def configured(config: Path, words: list[str], **settings: Any) -> tuple[Config, PreparedData]:
+    """A configuration with these settings of its training, and its corpus."""
+    words = [*words, *(f"--train.{name}={value}" for name, value in settings.items())]
+    loaded = configuration.load(Config, config, words)
+    if loaded.data.folder is None:
+        raise UserError(f"{config} has no data.folder: give --data.folder FOLDER")
+    return loaded, PreparedData.open(loaded.data.folder)
 
 
 def train(config: Path, words: list[str], place: Path, updates: int, **settings: Any) -> None:
     """Train to this many updates, from where the run in `place` stands."""
-    said = {"output": str(place), "max_updates": updates, "max_epochs": "null", **settings}
-    words = [*words, *(f"--train.{name}={value}" for name, value in said.items())]
-    loaded = configuration.load(Config, config, words)
-    if loaded.data.folder is None:
-        raise UserError(f"{config} has no data.folder: give --data.folder FOLDER")
-    Trainer(loaded, PreparedData.open(loaded.data.folder), quiet=True).run()
+    said = {"output": place, "max_updates": updates, "max_epochs": "null", **settings}
+    Trainer(*configured(config, words, **said), quiet=True).run()
 
 
 def state(place: Path) -> dict[str, torch.Tensor]:
@@ -56,8 +61,7 @@ def differing(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> d
 
 def speed(place: Path) -> float:
     """Target tokens a second: the median of what was reported after the first tenth."""
-    lines = (place / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    reports = [r for r in map(json.loads, lines) if r["kind"] == "train"]
+    reports = read_records(place, "train")
     counted_in = reports[len(reports) // 10 + 1 :]
     if not counted_in:
         raise UserError("too few reports of a speed: more --updates, or a lower --train.log_every")
@@ -90,10 +94,7 @@ def main() -> int:
             )
         }
         record = {
-            "command": " ".join(["python", *sys.argv]),
-            "device": device_name(),
-            "torch": str(torch.__version__),
-            "python": platform.python_version(),
+            **origin(),
             "updates": args.updates,
             "tokens_per_second": {
                 name: speed(folder / name) for name in ("as-it-is", "deterministic")

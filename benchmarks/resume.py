@@ -15,7 +15,6 @@ Other parts: SIGTERM and Ctrl-C at random moments, likewise; a worker of two und
 import argparse
 import json
 import os
-import platform
 import random
 import shutil
 import signal
@@ -27,12 +26,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 import yaml
 from safetensors.torch import load_file
 
 from multibranch.data.builtin import builtin
-from multibranch.device import device_name
+from origin import origin
 
 MODEL = {
     "width": 32,
@@ -231,10 +229,7 @@ def main() -> int:
     seconds = time.monotonic() - began
     print(f"reference: {args.updates} updates in {seconds:.0f} s", flush=True)
     record: dict[str, Any] = {
-        "command": " ".join(["python", *sys.argv]),
-        "machine": device_name("cpu"),
-        "torch": torch.__version__,
-        "python": platform.python_version(),
+        **origin("cpu"),
         "model": MODEL,
         "train": {**TRAIN, "max_updates": args.updates},
         "reference_seconds": round(seconds, 1),

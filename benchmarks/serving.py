@@ -17,7 +17,6 @@ import asyncio
 import itertools
 import json
 import os
-import platform
 import re
 import signal
 import statistics
@@ -29,6 +28,8 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from origin import origin
 
 
 def main() -> int:
@@ -53,12 +54,13 @@ def main() -> int:
         service.send_signal(signal.SIGTERM)
         status = service.wait(60)
     result = {
+        **origin("cpu"),
+        "model": args.model,
         "engine": args.engine,
         "sentences": len(lines),
         "words_a_sentence": round(statistics.mean(len(line.split()) for line in lines), 1),
         "seconds": args.seconds,
         "cores": os.cpu_count(),
-        "python": platform.python_version(),
         "serve_options": args.serve_options,
         "sentences_a_batch": _mean_batch(metrics),
         "exit_status": status,

@@ -27,7 +27,6 @@ import json
 import multiprocessing
 import multiprocessing.connection
 import os
-import shlex
 import shutil
 import signal
 import statistics
@@ -47,6 +46,7 @@ from multibranch.study.order import next_experiment, takeable
 from multibranch.study.plan import choose, load_study
 from multibranch.study.trial import Stopped, run_trials
 from multibranch.study.trial_folder import HYPOTHESES, read_lines, read_record, tidy
+from origin import command
 
 GRACE = 30  # seconds that a trial has to stop in, or to be decoded, when the time is up
 
@@ -426,7 +426,7 @@ def main() -> int:
             mps(args.work / ".mps", begin=False)
     done = [key for key, state in run.states.items() if state == "done"]
     summary = {
-        "command": shlex.join(["python", *sys.argv]),
+        "command": command(),
         "device": device_name(args.device),
         "workers": args.workers,
         "seconds": round(time.monotonic() - began, 1),

@@ -10,7 +10,6 @@ of what they reported after the first tenth. Any key of the configuration can be
 
 import argparse
 import json
-import platform
 import shutil
 import sys
 import tempfile
@@ -21,25 +20,19 @@ from typing import Any
 
 import torch
 
-from multibranch import configuration
-from multibranch.data import PreparedData
-from multibranch.device import device_name
 from multibranch.errors import UserError, counted
-from multibranch.training import Config, Trainer
+from multibranch.training import Trainer
 from multibranch.training.together import run_together
-from repeatable import speed
+from origin import origin
+from repeatable import configured, speed
 
 
 def trainer(config: Path, words: list[str], place: Path, seed: int, updates: int) -> Callable:
     """A run as a function of the table that it meets others at."""
-    said = {"output": str(place), "seed": seed, "max_updates": updates, "max_epochs": "null"}
+    said = {"output": place, "seed": seed, "max_updates": updates, "max_epochs": "null"}
     said |= {"max_minutes": "null", "patience": "null"}  # so that all end together
     said |= {"validate_every": updates, "tensorboard": "false"}
-    words = [*words, *(f"--train.{name}={value}" for name, value in said.items())]
-    loaded = configuration.load(Config, config, words)
-    if loaded.data.folder is None:
-        raise UserError(f"{config} has no data.folder: give --data.folder FOLDER")
-    data = PreparedData.open(loaded.data.folder)
+    loaded, data = configured(config, words, **said)
     return lambda table: Trainer(loaded, data, table=table, quiet=True).run()
 
 
@@ -91,10 +84,7 @@ def main() -> int:
         shutil.rmtree(folder, ignore_errors=True)
         if args.json and results:
             record = {
-                "command": " ".join(["python", *sys.argv]),
-                "device": device_name(),
-                "torch": str(torch.__version__),
-                "python": platform.python_version(),
+                **origin(),
                 "updates": args.updates,
                 "results": results,
             }

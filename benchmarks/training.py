@@ -11,7 +11,6 @@ update.
 
 import argparse
 import json
-import platform
 import shutil
 import statistics
 import subprocess
@@ -27,11 +26,12 @@ from unittest.mock import patch
 import torch
 
 from multibranch.data import PreparedData
-from multibranch.device import device_name
 from multibranch.nn import DecoderBlock, training_kernels
 from multibranch.nn.plainly import use_reference
 from multibranch.training import Config, DataConfig, ModelConfig, TrainConfig, Trainer
+from multibranch.training.display import read_records
 from multibranch.training.graphed import GraphedStep
+from origin import origin
 
 
 @dataclass
@@ -127,7 +127,7 @@ def run(row: Row, data: PreparedData, device: str) -> dict[str, Any]:
         trainer._set_up()
         ready = time.perf_counter()
         trainer._epochs()
-    records = [json.loads(line) for line in (folder / "run" / "metrics.jsonl").open()]
+    records = read_records(folder / "run", "train")
     first = records[0]["seconds"] + ready - started
     speeds = [record["tokens_per_second"] for record in records[len(records) // 3 :]]
     result = {
@@ -257,10 +257,7 @@ def main() -> int:
             results.append({"name": row.name, "error": f"{type(error).__name__}: {error}"[:2000]})
         print(json.dumps(results[-1]), flush=True)
     record: dict[str, Any] = {
-        "command": " ".join(["python", *sys.argv]),
-        "device": device_name(args.device),
-        "torch": torch.__version__,
-        "python": platform.python_version(),
+        **origin(args.device),
         "results": results,
     }
     if args.startup:

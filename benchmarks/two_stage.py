@@ -17,11 +17,12 @@ import torch
 
 from multibranch.data import PreparedData
 from multibranch.decoding import Translator
-from multibranch.device import device_name
 from multibranch.directory import load_model
 from multibranch.metrics import multi_bleu
 from multibranch.nn import branch_similarity
 from multibranch.training import Config, DataConfig, ModelConfig, TrainConfig, Trainer
+from multibranch.training.display import read_records
+from origin import origin
 
 BEAM = 5
 
@@ -50,8 +51,7 @@ def train(args: argparse.Namespace, data: PreparedData, name: str, **changes: An
         ),
     )
     outcome = Trainer(config, data).run()
-    records = [json.loads(line) for line in (args.output / name / "metrics.jsonl").open()]
-    validations = [record for record in records if record["kind"] == "validation"]
+    validations = read_records(args.output / name, "validation")
     return {
         "name": name,
         "updates": outcome.progress.update,
@@ -147,9 +147,7 @@ def main() -> int:
     stages += [("mat", {**second, "model": mat})]
     stages += [("continued", second)] if args.continued else []
     record: dict[str, Any] = {
-        "command": " ".join(["python", *sys.argv]),
-        "device": device_name(args.device),
-        "torch": torch.__version__,
+        **origin(args.device),
         "stages": [],
     }
     for name, changes in stages:

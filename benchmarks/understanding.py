@@ -31,13 +31,13 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import torch
 from torch import nn
 
-from multibranch.device import device_name
 from multibranch.metrics import Score, summarise
 from multibranch.tasks.understanding_config import SCORES as FUNCTIONS
 from multibranch.tasks.understanding_config import ClassifierTraining
 from multibranch.tasks.understanding_glue import SCORES
 from multibranch.tasks.understanding_loop import Epoch, fine_tune, predict, uses_bfloat16
 from multibranch.tasks.understanding_tokens import Tokens
+from origin import origin
 from understanding_packed import pack, unpack
 
 LAYER_DROP = 0.2
@@ -299,9 +299,7 @@ class Campaign:
         if self.args.json is None:
             return
         content = {
-            "command": " ".join(["python", *sys.argv]),
-            "device": device_name(self.args.device),
-            "torch": torch.__version__,
+            **origin(self.args.device),
             "layer_drop": LAYER_DROP,
             "tasks": TASKS,
             "rates": self.rates,

@@ -90,6 +90,12 @@ def test_other_weights_can_be_given(tmp_path: Path) -> None:
         assert torch.equal(tensor, doubled[name])
 
 
+def test_loading_leaves_the_random_numbers_of_others_alone(folder: Path) -> None:
+    before = torch.get_rng_state()
+    load_model(folder)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 # -- Hostile and damaged directories -----------------------------------------------------------
 
 

@@ -90,9 +90,8 @@ def load_model(folder: str | Path, *, device: str | torch.device = "cpu") -> Mul
             f"the weights in {folder / WEIGHTS} are not those that {CONFIG} describes: "
             f"{differing[0]} differs, and {len(differing) - 1} more"
         )
-    # Built again for real: buffers that are computed, such as position frequencies, have no file.
-    model = MultiBranchTransformer(**settings)
-    model.load_state_dict(weights)
+    # Position frequencies, which have no file, are computed as the memory is given.
+    model.to_empty(device="cpu").load_state_dict(weights)
     _check_numbers(folder, model)
     return model.to(device).eval()
 

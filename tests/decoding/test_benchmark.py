@@ -1,19 +1,12 @@
 """What benchmarks/decoding.py compares: the Marian twin computes what the model computes."""
 
-import importlib.util
-from pathlib import Path
-
 import pytest
 import torch
 
+import marian
 from multibranch.nn import MultiBranchTransformer
 
-transformers = pytest.importorskip("transformers")
-_spec = importlib.util.spec_from_file_location(
-    "marian", Path(__file__).parents[2] / "benchmarks" / "marian.py"
-)
-marian = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(marian)
+pytest.importorskip("transformers")
 
 
 @torch.inference_mode()

@@ -30,6 +30,7 @@ from multibranch.hub import (
     MultiBranchForSequenceClassification,
     branch_out,
 )
+from multibranch.hub.attention import attend
 from multibranch.hub.families import blocks, family_of
 from multibranch.nn import MultiBranchAttention
 
@@ -202,6 +203,17 @@ def test_weights_are_asked_of_padding_that_sees_nothing(make_model):
     assert all(weights[1, :, :2].eq(0).all() for weights in asked.attentions)
     asked.last_hidden_state.sum().backward()
     assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
+
+
+def test_weights_do_not_overflow_half_precision_before_the_kernel_does():
+    layer = MultiBranchAttention(64, 2, branches=2, batch_first=True).half()
+    with torch.no_grad():
+        for branch in range(2):
+            layer.qkv_weight[:, branch].copy_(torch.eye(64).expand(3, 64, 64))
+    states = torch.full((1, 3, 64), 100.0).half()  # scores of 320,000, divided by √32
+    output, weights = attend(layer, states, need_weights=True)
+    assert torch.equal(weights, torch.full((1, 4, 3, 3), 1 / 3).half())
+    assert torch.equal(output, attend(layer, states)[0])
 
 
 def test_bfloat16_and_the_seed_of_noise(make_model):

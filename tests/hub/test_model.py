@@ -164,6 +164,18 @@ def test_a_loss_is_of_the_encoders_outputs_where_they_are_given():
         model(labels=labels)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_loss_in_half_precision_is_as_exact_as_its_logits(dtype):
+    model = MultiBranchForConditionalGeneration(MultiBranchConfig(**SMALL)).to(dtype).eval()
+    source, labels = sentences()
+    with torch.no_grad():
+        found = model(input_ids=source, labels=labels)
+    assert found.logits.dtype == dtype
+    logits = found.logits.double().flatten(0, 1)
+    expected = torch.nn.functional.cross_entropy(logits, labels.flatten())
+    assert found.loss.item() == pytest.approx(expected.item(), rel=1e-5)
+
+
 def test_padding_before_a_target_is_refused():
     model = MultiBranchForConditionalGeneration(MultiBranchConfig(**SMALL)).eval()
     source, target = sentences()
@@ -360,11 +372,7 @@ def classifier(tmp_path) -> MultiBranchForSequenceClassification:
     return model
 
 
-@pytest.mark.parametrize("version", ["this", "older"])
-def test_automodel_of_a_classifier_is_its_encoder(version, classifier, tmp_path):
-    if version == "older":  # it said that every model of ours is an encoder-decoder
-        said = json.loads((tmp_path / "config.json").read_text())
-        (tmp_path / "config.json").write_text(json.dumps({**said, "is_encoder_decoder": True}))
+def test_automodel_of_a_classifier_is_its_encoder(classifier, tmp_path):
     encoder, told = AutoModel.from_pretrained(tmp_path, output_loading_info=True)
     assert isinstance(encoder, MultiBranchEncoderModel)
     assert not told["missing_keys"]

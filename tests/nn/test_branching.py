@@ -17,26 +17,11 @@ from multibranch.nn import (
     from_torch,
     prune,
 )
+from small_transformer import small_transformer
 
 
 def small_model(**changes) -> MultiBranchTransformer:
-    said = {
-        "source_vocabulary": 20,
-        "target_vocabulary": 20,
-        "width": 16,
-        "hidden": 32,
-        "heads": 2,
-        "encoder_layers": 2,
-        "decoder_layers": 2,
-        "branches": 1,
-        "drop_branch": 0.3,
-        "dropout": 0.0,
-    }
-    model = MultiBranchTransformer(**{**said, **changes})
-    for name, parameter in model.named_parameters():
-        if "bias" in name:
-            torch.nn.init.normal_(parameter, std=0.1)
-    return model
+    return small_transformer(**{"branches": 1, "drop_branch": 0.3, **changes})
 
 
 SOURCE = torch.randint(4, 20, (3, 7), generator=torch.Generator().manual_seed(0))

@@ -9,27 +9,14 @@ from torch import Tensor, nn
 from multibranch.nn import MultiBranchTransformer, int8_products
 from multibranch.nn.cache import Room
 from multibranch.nn.stepper import Stepper
+from small_transformer import small_transformer
 
 PAD = 1
 
 
 def small_model(**changes) -> MultiBranchTransformer:
-    said = {
-        "source_vocabulary": 24,
-        "target_vocabulary": 24,
-        "width": 16,
-        "hidden": 32,
-        "heads": 2,
-        "encoder_layers": 1,
-        "decoder_layers": 2,
-        "branches": 3,
-        "dropout": 0.0,
-    }
-    model = MultiBranchTransformer(**{**said, **changes}).double().eval()
-    for name, parameter in model.named_parameters():
-        if "bias" in name:
-            nn.init.normal_(parameter, std=0.1)
-    return model
+    sizes = {"source_vocabulary": 24, "target_vocabulary": 24, "encoder_layers": 1}
+    return small_transformer(**{**sizes, **changes}).double().eval()
 
 
 def padded_sources(*lengths: int) -> Tensor:

@@ -9,27 +9,13 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from multibranch.nn import MultiBranchEncoder, MultiBranchTransformer
+from small_transformer import small_transformer
 
 PAD = 1
 
 
 def small_model(**changes) -> MultiBranchTransformer:
-    said = {
-        "source_vocabulary": 20,
-        "target_vocabulary": 20,
-        "width": 16,
-        "hidden": 32,
-        "heads": 2,
-        "encoder_layers": 2,
-        "decoder_layers": 2,
-        "branches": 3,
-        "dropout": 0.0,
-    }
-    model = MultiBranchTransformer(**{**said, **changes}).double().eval()
-    for name, parameter in model.named_parameters():
-        if "bias" in name:
-            nn.init.normal_(parameter, std=0.1)
-    return model
+    return small_transformer(**changes).double().eval()
 
 
 def random_sequences(lengths: list[int], seed: int) -> list[Tensor]:

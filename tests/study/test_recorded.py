@@ -1,7 +1,6 @@
 """Trials recorded where only PyTorch is, and docs/results.md from the records."""
 
 import gzip
-import importlib.util
 import json
 import multiprocessing
 import os
@@ -16,10 +15,13 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
+import claims
+import results_page
+import results_speed
+import study_gpu
 from multibranch.cli import main
 from multibranch.errors import UserError
 from multibranch.study import reporting
@@ -40,18 +42,6 @@ class Missing:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 sys.meta_path.insert(0, Missing())
 """
-
-
-def load(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.path.insert(0, str(ROOT / "benchmarks"))  # they import each other as scripts do
-    try:
-        spec.loader.exec_module(module)
-    finally:
-        sys.path.remove(str(ROOT / "benchmarks"))
-    return module
 
 
 def test_trials_of_a_bare_machine_are_scored_and_taken_in(
@@ -138,13 +128,13 @@ def test_trials_of_one_architecture_are_trained_together(
 def test_what_fails_together_is_tried_apart_and_what_had_ended_counts(
     write_study: Callable[..., Path], tiny_data: Path, tmp_path: Path
 ) -> None:
-    driver, study = load("study_gpu"), load_study(str(write_study()))
+    study = load_study(str(write_study()))
     bench = Bench(study=study, output=tmp_path / "work", data={"tiny": str(tiny_data)})
     jobs = {
-        one.key: driver.Job(bench, one, False) for one in study.experiments(3) if not one.parent
+        one.key: study_gpu.Job(bench, one, False) for one in study.experiments(3) if not one.parent
     }
-    run = driver.Run(jobs, tmp_path, time.monotonic() + 60, together=3)
-    worker = driver.Worker(process=None, pipe=None, jobs=run.next(""))
+    run = study_gpu.Run(jobs, tmp_path, time.monotonic() + 60, together=3)
+    worker = study_gpu.Worker(process=None, pipe=None, jobs=run.next(""))
     one, two, three = (job.experiment.key for job in worker.jobs)
     folder = bench.folder(jobs[two].experiment)
     folder.mkdir(parents=True)
@@ -382,7 +372,7 @@ def test_the_driver_refuses_a_number_that_means_nothing(
 ) -> None:
     words = ["study_gpu.py", "x", str(tmp_path / "out"), "--study", str(write_study())]
     monkeypatch.setattr(sys, "argv", [*words, "--minutes", "1", *wrong])
-    assert load("study_gpu").main() == 2
+    assert study_gpu.main() == 2
     assert capsys.readouterr().err.startswith(f"study_gpu: {wrong[0]} must be above 0, not ")
     assert not (tmp_path / "out").exists()
 
@@ -407,31 +397,30 @@ def test_a_time_that_is_up_at_once_leaves_all_to_be_done_as_the_status_says(
 
 
 def test_no_trial_is_begun_that_would_not_end_in_time(tmp_path: Path) -> None:
-    driver = load("study_gpu")
     study = load_study("multi30k-heads")
     bench = Bench(study=study, output=tmp_path)
     experiments = study.experiments(seeds=1)
-    jobs = {e.key: driver.Job(bench, e, True) for e in experiments}
-    run = driver.Run(jobs, tmp_path, deadline=driver.time.monotonic() + 30)
+    jobs = {e.key: study_gpu.Job(bench, e, True) for e in experiments}
+    run = study_gpu.Run(jobs, tmp_path, deadline=study_gpu.time.monotonic() + 30)
     (first,) = run.next("")  # nothing is known yet
     run.states[first.experiment.key] = "done"
-    run.seconds[driver._kind(first.experiment)] = {1: [40.0, 10.0, 12.0]}
+    run.seconds[study_gpu._kind(first.experiment)] = {1: [40.0, 10.0, 12.0]}
     (same,) = run.next(first.experiment.group)
     assert same.experiment.group == first.experiment.group
-    run.seconds[driver._kind(first.experiment)] = {1: [40.0, 41.0]}
+    run.seconds[study_gpu._kind(first.experiment)] = {1: [40.0, 41.0]}
     assert run.next(first.experiment.group) == []
 
 
 def test_fewer_trials_that_are_trained_together_are_expected_to_take_less(
     write_study: Callable[..., Path], tiny_data: Path, tmp_path: Path
 ) -> None:
-    driver, study = load("study_gpu"), load_study(str(write_study()))
+    study = load_study(str(write_study()))
     bench = Bench(study=study, output=tmp_path / "work", data={"tiny": str(tiny_data)})
     jobs = {
-        one.key: driver.Job(bench, one, False) for one in study.experiments(6) if not one.parent
+        one.key: study_gpu.Job(bench, one, False) for one in study.experiments(6) if not one.parent
     }
-    run = driver.Run(jobs, tmp_path, time.monotonic() + 90, together=4)
-    worker = driver.Worker(process=None, pipe=None, jobs=run.next(""))
+    run = study_gpu.Run(jobs, tmp_path, time.monotonic() + 90, together=4)
+    worker = study_gpu.Worker(process=None, pipe=None, jobs=run.next(""))
     worker.began = time.monotonic() - 120
     for job in worker.jobs:
         bench.folder(job.experiment).mkdir(parents=True)
@@ -451,9 +440,8 @@ def test_fewer_trials_that_are_trained_together_are_expected_to_take_less(
 
 @pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason="needs Linux's /proc")
 def test_what_does_not_train_goes_on_when_the_time_is_up() -> None:
-    driver = load("study_gpu")
     ours, theirs = multiprocessing.Pipe()
-    process = multiprocessing.get_context("fork").Process(target=driver.serve, args=(theirs, 1))
+    process = multiprocessing.get_context("fork").Process(target=study_gpu.serve, args=(theirs, 1))
     process.start()
     while signal.SIGTERM not in _ignored(process.pid):
         time.sleep(0.01)
@@ -471,26 +459,24 @@ def _ignored(process: int | None) -> set[int]:
 
 
 def test_a_short_second_stage_is_not_held_to_the_time_of_a_long_first_one(tmp_path: Path) -> None:
-    driver = load("study_gpu")
     study = load_study("ted-beyond")
     bench = Bench(study=study, output=tmp_path)
-    jobs = {e.key: driver.Job(bench, e, True) for e in study.experiments()}
+    jobs = {e.key: study_gpu.Job(bench, e, True) for e in study.experiments()}
     first = next(job for job in jobs.values() if job.experiment.start == "scratch")
     second = next(job for job in jobs.values() if job.experiment.start == "proximal")
     share = 900 * study.second_updates / study.updates
-    run = driver.Run(jobs, tmp_path, deadline=driver.time.monotonic() + share + 60)
+    run = study_gpu.Run(jobs, tmp_path, deadline=study_gpu.time.monotonic() + share + 60)
     run.states[first.experiment.key] = "done"
-    run.seconds[driver._kind(first.experiment)] = {1: [900.0]}
+    run.seconds[study_gpu._kind(first.experiment)] = {1: [900.0]}
     assert run.expected(second) == share < 840
     (begun,) = run.next(first.experiment.group)
     assert begun.experiment.second_stage
 
 
 def test_what_a_record_has_is_left_out_unless_something_starts_from_it(tmp_path: Path) -> None:
-    driver = load("study_gpu")
     study = load_study("ted-paper")
     bench = Bench(study=study, output=tmp_path)
-    jobs = {e.key: driver.Job(bench, e, True) for e in study.experiments(seeds=1)}
+    jobs = {e.key: study_gpu.Job(bench, e, True) for e in study.experiments(seeds=1)}
     known = tmp_path / "study.json"
 
     def write(experiments: list) -> None:
@@ -498,7 +484,7 @@ def test_what_a_record_has_is_left_out_unless_something_starts_from_it(tmp_path:
         known.write_text(json.dumps({"trials": trials}), encoding="utf-8")
 
     def left() -> list[str]:
-        found = driver.left_to_run(jobs, driver.known_trials([known]))
+        found = study_gpu.left_to_run(jobs, study_gpu.known_trials([known]))
         return [f"{job.experiment.start} {job.experiment.drop_branch}" for job in found.values()]
 
     experiments = [job.experiment for job in jobs.values()]
@@ -511,7 +497,7 @@ def test_what_a_record_has_is_left_out_unless_something_starts_from_it(tmp_path:
     assert left() == []
     study.second_updates = 5  # other settings: another trial
     other = Bench(study=study, output=tmp_path)
-    jobs.update({e.key: driver.Job(other, e, True) for e in proximal})
+    jobs.update({e.key: study_gpu.Job(other, e, True) for e in proximal})
     assert len(left()) == 1 + len(proximal)
     known.write_text("[]", encoding="utf-8")
     with pytest.raises(UserError, match=r"study\.json is no record of a study"):
@@ -535,8 +521,7 @@ def test_how_much_a_record_leaves_out_is_told(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """A record of other data or settings leaves out nothing: known before the hours are spent."""
-    driver = load("study_gpu")
-    monkeypatch.setattr(driver, "work", lambda run, *_: None)
+    monkeypatch.setattr(study_gpu, "work", lambda run, *_: None)
     file, known = write_study(), tmp_path / "study.json"
     study = load_study(str(file))
     bench = Bench(study=study, output=tmp_path, data={"tiny": tiny_data})
@@ -547,46 +532,44 @@ def test_how_much_a_record_leaves_out_is_told(
     for kept in (len(experiments), 0):
         trials = [{"key": e.key, "fingerprint": bench.fingerprint(e)} for e in experiments[:kept]]
         known.write_text(json.dumps({"trials": trials}), encoding="utf-8")
-        assert driver.main() == (0 if kept else 1)  # nothing was done: an error if there was any
+        assert study_gpu.main() == (0 if kept else 1)  # nothing was done: an error if there was any
         told = f"--known leaves out {kept} of {len(experiments)} trials\n"
         assert capsys.readouterr().out.startswith(told)
 
 
 def test_the_results_page_is_what_the_records_give() -> None:
-    made = load("results_page")
     written = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
-    assert written == made.page(), "run: python benchmarks/results_page.py"
+    assert written == results_page.page(), "run: python benchmarks/results_page.py"
     for path in (ROOT / "benchmarks" / "results").glob("*.json"):
         assert f"(../benchmarks/results/{path.name})" in written
 
 
 def test_a_record_of_before_a_block_was_one_call_says_so_until_it_is_made_again() -> None:
-    made, results = load("results_page"), ROOT / "benchmarks" / "results"
-    shown = made.page()
-    for stem in made.ONE_CALL_AN_OPERATION:
+    results = ROOT / "benchmarks" / "results"
+    shown = results_page.page()
+    for stem in results_speed.ONE_CALL_AN_OPERATION:
         path = results / f"{stem}.json"
         section = shown.split(f"### {stem}\n")[1].split("\n### ")[0]
         assert "**Taken before our int8 stepped through a whole decoder block" in section
         content = json.loads(path.read_text(encoding="utf-8"))
-        make = made.exported if stem.startswith("export") else made.decoding
-        again = "\n".join(make(path, {**content, "int8_step": "one call a block"}))
+        section_of = results_speed.exported if stem.startswith("export") else results_speed.decoding
+        again = "\n".join(section_of(path, {**content, "int8_step": "one call a block"}))
         assert "Our int8 steps with one call a block." in again and "Taken before" not in again
-    assert shown.count("Taken before our int8") == len(made.ONE_CALL_AN_OPERATION)
+    assert shown.count("Taken before our int8") == len(results_speed.ONE_CALL_AN_OPERATION)
 
 
 def test_the_main_study_of_a_corpus_stands_before_what_builds_on_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = load("results_page")
     names = ["ted-beyond", "ted-de-en", "ted-paper", "builtin", "multi30k-ffn", "multi30k-small"]
     for name in names:
         (tmp_path / f"study-{name}-h200.json").write_text("{}", encoding="utf-8")
     sections = [
-        (head, start, lambda path, content: [path.stem]) for head, start, _ in made.SECTIONS
+        (head, start, lambda path, content: [path.stem]) for head, start, _ in results_page.SECTIONS
     ]
-    monkeypatch.setattr(made, "SECTIONS", sections)
-    monkeypatch.setattr(made, "claims", lambda folder: "")
-    shown = [line for line in made.page(tmp_path).splitlines() if line.startswith("study-")]
+    monkeypatch.setattr(results_page, "SECTIONS", sections)
+    monkeypatch.setattr(results_page, "claims", lambda folder: "")
+    shown = [line for line in results_page.page(tmp_path).splitlines() if line.startswith("study-")]
     order = ["ted-paper", "ted-de-en", "ted-beyond", "multi30k-small", "multi30k-ffn", "builtin"]
     assert shown == [f"study-{name}-h200" for name in order]
 
@@ -601,13 +584,12 @@ def test_a_search_that_was_stopped_is_shown_as_such(asked: int, told: str) -> No
     content = {"title": "Search", "claims": "", "asked": asked, "trials": 5, "pruned": 2}
     content |= {"best": [one], "own": None, "started_from": None, "space": {"branches": [1, 2]}}
     content |= {"model": "x.s3", "seed": 3, "updates": 1000, "minutes": None, "seconds": 60.0}
-    [_, _, text] = load("results_page").searched(Path("search-x.json"), content)
+    [_, _, text] = results_page.searched(Path("search-x.json"), content)
     assert told in text
     assert "`x.s3`. All started from scratch, for at most 1,000 updates each." in text
 
 
 def test_a_claim_is_told_seed_by_seed() -> None:
-    claims = load("claims")
     line = claims.Finding("c", "1 → 2", "w", [30.0, 31.0], [31.0, 30.5], (2, 1)).row()
     assert line == ["c", "1 → 2", "w", "30.50 ± 0.71", "30.75 ± 0.35", "+0.25", "1 of 2", "1 of 2"]
 
@@ -615,8 +597,6 @@ def test_a_claim_is_told_seed_by_seed() -> None:
 def test_code_and_encoders_are_compared_seed_by_seed_whatever_the_order_of_a_record(
     tmp_path: Path,
 ) -> None:
-    claims = load("claims")
-
     def run(name: str, seed: int, value: float) -> dict:
         scores = {"sentence_bleu": value, "pov": 10 * value}
         gain = {score: {"interval": [1.0, 2.0] if seed == 2 else [-1.0, 2.0]} for score in scores}
@@ -646,7 +626,6 @@ def test_code_and_encoders_are_compared_seed_by_seed_whatever_the_order_of_a_rec
 
 
 def test_claims_are_the_records_and_shared_trials_count_once(tmp_path: Path) -> None:
-    claims = load("claims")
     names = ["study-ted-paper-h200.json", "study-ted-de-en-h200.json", "study-ted-beyond-h200.json"]
     for name in names:
         shutil.copy(ROOT / "benchmarks" / "results" / name, tmp_path)
@@ -668,7 +647,6 @@ def test_claims_are_the_records_and_shared_trials_count_once(tmp_path: Path) -> 
 
 
 def test_code_is_told_by_both_scores_of_the_paper(tmp_path: Path) -> None:
-    claims = load("claims")
     path = ROOT / "benchmarks" / "results" / "code-java-h200.json"
     shutil.copy(path, tmp_path)
     found = [line for line in claims.claims(tmp_path).splitlines() if "| Java, " in line]

@@ -1,6 +1,5 @@
 """The search: what it proposes, that it prunes, and that it goes on where it stopped."""
 
-import importlib.util
 import json
 import os
 import re
@@ -8,7 +7,6 @@ import resource
 import shlex
 import shutil
 import signal
-import sys
 import threading
 import time
 import warnings
@@ -22,6 +20,7 @@ import pytest
 import torch
 import yaml
 
+import results_page
 from multibranch import configuration
 from multibranch.cli import main
 from multibranch.data import PreparedData
@@ -693,26 +692,13 @@ def test_trials_are_second_stages_of_one_transformer_that_searches_share(
     metrics = {"bleu", "multi_bleu", "chrf"}
     for which in ("scores", "own_scores", "started_from_scores"):
         assert found[which].keys() == metrics
-    page = "\n".join(results_page().searched(Path("search-x.json"), found))
+    page = "\n".join(results_page.searched(Path("search-x.json"), found))
     [row] = [line for line in page.splitlines() if line.startswith("| what all started from")]
     cells = row.strip("| ").split(" | ")
     assert cells[1] == f"{found['started_from']['validation_loss']:.4f}"
     assert cells[2] == f"{found['started_from_scores'][next(iter(found['scores']))]['value']:.2f}"
     assert f"All started from `{TRANSFORMER}`, which had 6 updates; trained for at most 9" in page
     assert len({line.count(" | ") for line in page.splitlines() if line.startswith("| ")}) == 1
-
-
-def results_page() -> Any:
-    place = Path(__file__).parents[2] / "benchmarks" / "results_page.py"
-    spec = importlib.util.spec_from_file_location("results_page", place)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.path.insert(0, str(place.parent))  # scripts import each other
-    try:
-        spec.loader.exec_module(module)
-    finally:
-        sys.path.remove(str(place.parent))
-    return module
 
 
 def test_searches_at_once_train_what_they_start_from_once(

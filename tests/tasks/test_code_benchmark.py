@@ -1,21 +1,19 @@
 """benchmarks/code_generation.py: trains, decodes, goes on, and scores what it decoded."""
 
 import contextlib
-import importlib.util
 import io
 import json
 import lzma
-import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
+from code_generation import main
+from code_scores import patience_over
 from multibranch.data import PreparedData
 from multibranch.data.builtin import builtin
 from multibranch.metrics import mean_sentence_bleu, pov
 
-SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "code_generation.py"
 TINY = {
     "model.width": 16,
     "model.hidden": 16,
@@ -26,6 +24,7 @@ TINY = {
     "train.validate_sentences": 2,
     "train.patience": 99,
     "train.threads": 1,
+    "decode.max_length": 24,
 }
 
 
@@ -45,20 +44,11 @@ def output(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def module() -> ModuleType:
-    specification = importlib.util.spec_from_file_location("code_generation", SCRIPT)
-    assert specification is not None and specification.loader is not None
-    loaded = importlib.util.module_from_spec(specification)
-    sys.modules["code_generation"] = loaded  # where dataclasses look their module up
-    specification.loader.exec_module(loaded)
-    return loaded
-
-
 def script(*words: str | Path, status: int = 0) -> str:
     """What the script prints: its table, or what is wrong."""
     out, wrong = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(wrong):
-        assert module().main([*map(str, words), "--device", "cpu"]) == status
+        assert main([*map(str, words), "--device", "cpu"]) == status
     return (wrong if status else out).getvalue()
 
 
@@ -130,12 +120,12 @@ def test_where_another_patience_would_have_ended_a_run() -> None:
         for update, score in scores.items()
     ]
     row = {"settings": {"train.judge_from": 20}, "validation": lines}
-    over = module().patience_over
-    assert over(row, 20) == {"update": 50, "best_update": 30, "best_score": 6.0}
-    assert over(row, 10)["update"] == 40
-    assert over(row, 30) is None  # update 60 is better in time, and the run ends before another 30
+    assert patience_over(row, 20) == {"update": 50, "best_update": 30, "best_score": 6.0}
+    assert patience_over(row, 10)["update"] == 40
+    # Update 60 is better in time, and the run ends before another 30.
+    assert patience_over(row, 30) is None
     late = [line.replace("0:", "0000:", 1) for line in lines]  # judged from the end of the warm-up
-    assert over({"settings": {}, "validation": late}, 50000)["update"] == 60000
+    assert patience_over({"settings": {}, "validation": late}, 50000)["update"] == 60000
 
 
 def test_outputs_for_other_references_are_refused(data: Path, output: Path, tmp_path: Path) -> None:

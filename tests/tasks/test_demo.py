@@ -25,6 +25,7 @@ TINY = replace(
     second_updates=4,
     validate_every=3,
     average=2,
+    validation_sentences=20,
     test_sentences=12,
 )
 
@@ -55,11 +56,12 @@ def test_it_says_how_many_trainings_are_to_come(ran):
     assert [line[:7] for line in said if " of " in line[:7]] == ["1 of 3:", "2 of 3:", "3 of 3:"]
 
 
-def test_the_signature_stands_whole_on_a_line(ran, monkeypatch, capsys):
-    folder = ran[0]
+def test_the_signature_stands_whole_on_a_line(ran, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "60")
     monkeypatch.setattr(demo, "DemoSettings", lambda: TINY)
-    assert main(["demo", "--output", str(folder)]) == 0
+    monkeypatch.setattr(demo, "_train_all", lambda *_: ran[1]["stages"])
+    monkeypatch.setattr(demo, "draw", lambda *_: None)
+    assert main(["demo", "--output", str(tmp_path / "demo")]) == 0
     assert f"BLEU: {ran[1]['signature']}" in capsys.readouterr().out.splitlines()
 
 
@@ -74,7 +76,7 @@ def test_the_printed_score_is_that_of_the_model_directory(ran):
     folder, results, _ = ran
     from multibranch.data import PreparedData
 
-    output = decode_split(folder / "mat", PreparedData.open(folder / "corpus"), limit=12)
+    output = decode_split(folder / "mat", PreparedData.open(folder / "corpus"))
     assert round(output.scores()["bleu"].value, 2) == results["mat"]["bleu"]
 
 
@@ -170,7 +172,7 @@ def test_the_verdict_tells_what_was_measured(difference, significant, expected):
 
 def test_evaluate_prints_the_keys_it_promises(ran, capsys):
     folder, results, _ = ran
-    words = ["evaluate", str(folder / "mat"), "--limit", "12", "--json"]
+    words = ["evaluate", str(folder / "mat"), "--json"]
     assert main([*words, "--compare", str(folder / "baseline")]) == 0
     found = json.loads(capsys.readouterr().out)
     assert {"bleu", "multi_bleu", "chrf", "ter", "signatures", "comparison"} <= set(found)
@@ -182,7 +184,7 @@ def test_evaluate_prints_the_keys_it_promises(ran, capsys):
 def test_evaluate_over_seeds_gives_mean_and_deviation(ran, capsys):
     folder, _, _ = ran
     models = [str(folder / "baseline"), str(folder / "continued")]
-    assert main(["evaluate", *models, "--limit", "12", "--json"]) == 0
+    assert main(["evaluate", *models, "--json"]) == 0
     seeds = json.loads(capsys.readouterr().out)["seeds"]["chrf"]
     assert seeds["mean"] == pytest.approx(sum(seeds["values"]) / 2)
     assert seeds["deviation"] == pytest.approx(

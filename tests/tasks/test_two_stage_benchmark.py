@@ -1,6 +1,5 @@
 """benchmarks/two_stage.py: trains the stages, decodes and scores each, here and on a GPU."""
 
-import importlib.util
 import json
 import sys
 from pathlib import Path
@@ -8,13 +7,9 @@ from typing import Any
 
 import pytest
 
+import two_stage
 from multibranch.data.builtin import builtin
 from multibranch.decoding import Translator
-
-SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "two_stage.py"
-_spec = importlib.util.spec_from_file_location("two_stage_benchmark", SCRIPT)
-two_stage = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(two_stage)
 
 
 def test_every_stage_is_trained_and_scored_and_decodes_as_a_gpu_does(

@@ -1,16 +1,19 @@
 """benchmarks/repeatable.py and together.py: a tiny run, and what is refused in one line."""
 
 import json
-import os
-import subprocess
+import shlex
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
+import repeatable
+import together
 from multibranch.data.builtin import builtin
 
-ROOT = Path(__file__).resolve().parents[2]
+CONFIG = Path(__file__).resolve().parents[2] / "configs" / "builtin.yaml"
 SMALL = {
     "model.width": 16,
     "model.hidden": 16,
@@ -21,6 +24,7 @@ SMALL = {
     "train.warmup": 4,
     "train.device": "cpu",
 }
+Run = Callable[..., int]
 
 
 @pytest.fixture(scope="module")
@@ -29,38 +33,40 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return builtin("translation", folder, pairs=120, valid=12, test=20, merges=150, jobs=1)
 
 
-def run(script: str, data: Path, *words: str | Path) -> subprocess.CompletedProcess:
-    settings = {**SMALL, "data.folder": data}
-    return subprocess.run(
-        [sys.executable, str(ROOT / "benchmarks" / script), str(ROOT / "configs/builtin.yaml")]
-        + [f"--{key}={value}" for key, value in settings.items()]
-        + [str(word) for word in words],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"},
-    )
+@pytest.fixture
+def run(data: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    def run(script: ModuleType, *words: str | Path) -> int:
+        settings = {**SMALL, "data.folder": data}
+        options = [f"--{key}={value}" for key, value in settings.items()]
+        monkeypatch.setattr(sys, "argv", ["script", str(CONFIG), *options, *map(str, words)])
+        return script.main()
+
+    return run
 
 
-def test_runs_on_a_cpu_repeat_each_other(data: Path, tmp_path: Path) -> None:
-    file = tmp_path / "record.json"
-    done = run("repeatable.py", data, "--updates", "8", "--train.log_every=1", "--json", file)
-    assert done.returncode == 0, done.stderr
-    results = json.loads(file.read_text(encoding="utf-8"))["results"]
-    assert [found["differing"] for found in results.values()] == [0, 0, 0]
+def test_runs_on_a_cpu_repeat_each_other(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "my record.json"
+    assert run(repeatable, "--updates", "8", "--train.log_every=1", "--json", file) == 0
+    record = json.loads(file.read_text(encoding="utf-8"))
+    assert [found["differing"] for found in record["results"].values()] == [0, 0, 0]
+    assert shlex.split(record["command"]) == ["python", *sys.argv]
 
 
 @pytest.mark.parametrize(
     ("script", "words", "told"),
     [
-        ("repeatable.py", ["--updates", "8"], "too few reports of a speed: more --updates, or"),
-        ("together.py", ["--runs", "2", "--updates", "8"], "too few reports of a speed"),
-        ("together.py", ["--runs", "1", "0"], "--runs must be at least 1, not 0"),
+        (repeatable, ["--updates", "8"], "too few reports of a speed: more --updates, or"),
+        (together, ["--runs", "2", "--updates", "8"], "too few reports of a speed"),
+        (together, ["--runs", "1", "0"], "--runs must be at least 1, not 0"),
     ],
 )
 def test_what_gives_no_speed_is_one_line(
-    data: Path, script: str, words: list[str], told: str
+    run: Run,
+    script: ModuleType,
+    words: list[str],
+    told: str,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    done = run(script, data, *words)
-    assert done.returncode == 2
-    last = done.stderr.splitlines()[-1]
-    assert last.startswith(f"{script.removesuffix('.py')}: ") and told in last
+    assert run(script, *words) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"{script.__name__}: ") and told in line

@@ -111,7 +111,8 @@ def test_an_update_that_is_not_finite_is_skipped_and_counted(value: float, clip:
     update(1)
     statistics = step.statistics()
     assert (statistics.skipped, step.streak()) == (2, 0)
-    assert 0 < statistics.smoothed < 10  # the losses of skipped updates do not count
+    # The losses of skipped updates do not count.
+    assert 0 < statistics.smoothed / statistics.tokens < 10
     assert not torch.equal(
         optimiser.state()["weight/encoder.0.attention.out_weight"],
         before["weight/encoder.0.attention.out_weight"],
@@ -250,7 +251,7 @@ def test_bad_updates_that_are_over_do_not_end_a_run() -> None:
 def test_a_few_bad_updates_are_only_counted(
     toy: Path, tmp_path: Path, tiny: SimpleNamespace
 ) -> None:
-    config = tiny.config(toy, tmp_path / "run", max_skipped=5, max_updates=10)
+    config = tiny.config(toy, tmp_path / "run", max_skipped=5, max_updates=10, log_every=2)
     trainer = Trainer(config, PreparedData.open(toy), quiet=True)
     update = trainer._update
 
@@ -264,7 +265,11 @@ def test_a_few_bad_updates_are_only_counted(
 
     trainer._update = poison  # type: ignore[method-assign]
     assert trainer.run().progress.skipped == 3
-    assert [record["skipped"] for record in tiny.records(tmp_path / "run", "train")] == [0, 0, 3]
+    records = tiny.records(tmp_path / "run", "train")
+    assert [record["skipped"] for record in records] == [0, 0, 0, 1, 3, 3]
+    for name in ("loss", "plain", "norm"):  # of updates 7 and 8 there is none
+        assert [bool(record[name]) for record in records] == [True, True, True, True, False, True]
+        assert records[4][name] is None
 
 
 def test_branches_to_drop_are_a_function_of_seed_and_update(

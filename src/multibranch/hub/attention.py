@@ -4,7 +4,6 @@ Letters as in multibranch.nn: b sentences, t queries, s keys, d width, m heads o
 of a head.
 """
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -131,7 +130,8 @@ def _with_weights(
     causal: bool,
 ) -> tuple[Tensor, Tensor]:
     """Attention written out, for those who ask for its weights."""
-    scores = query @ key.transpose(-1, -2) / math.sqrt(layer.head_width)
+    # Queries are scaled, not scores, which in half precision would be infinite before.
+    scores = (query * layer.head_width**-0.5) @ key.transpose(-1, -2)
     if causal:
         mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
     if mask is not None:

@@ -26,8 +26,6 @@ _ENCODER = (
     "padding",
     "head_width",
 )
-# Classifiers saved by older versions are said to be encoder-decoders: their class says it.
-_ENCODERS = {"MultiBranchEncoderModel", "MultiBranchForSequenceClassification"}
 _DECODER = ("source_vocabulary", "target_vocabulary", "decoder_layers", "share_embeddings")
 
 
@@ -79,7 +77,7 @@ class MultiBranchConfig(PreTrainedConfig):
     @property
     def only_encoder(self) -> bool:
         """Whether the model is an encoder, with a classifier or without."""
-        return not self.is_encoder_decoder or bool({*(self.architectures or ())} & _ENCODERS)
+        return not self.is_encoder_decoder
 
     def transformer_settings(self) -> dict[str, Any]:
         """The keyword arguments of MultiBranchTransformer."""

@@ -138,8 +138,10 @@ class MultiBranchForConditionalGeneration(MultiBranchPreTrainedModel, Generation
             logits = self._continue(decoder_input_ids, memory, attention_mask, cache)
         loss = None
         if labels is not None:
+            # In half precision their sum would have three digits, or be infinite.
+            wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
             summed = F.cross_entropy(
-                logits.flatten(0, 1), labels.flatten(), ignore_index=_IGNORED, reduction="sum"
+                wide.flatten(0, 1), labels.flatten(), ignore_index=_IGNORED, reduction="sum"
             )
             if num_items_in_batch is None:
                 num_items_in_batch = (labels != _IGNORED).sum()

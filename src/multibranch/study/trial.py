@@ -6,7 +6,6 @@ trial that was stopped or killed goes on where its training was saved; one that 
 
 import dataclasses
 import gc
-import json
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -37,6 +36,7 @@ from multibranch.study.trial_folder import (
 )
 from multibranch.tasks.translation import validation_score
 from multibranch.training import Config, Trainer
+from multibranch.training.display import read_records
 from multibranch.training.together import Table, run_together
 
 Watch = Callable[[dict[str, Any]], None]
@@ -233,14 +233,11 @@ def _train(
         raise Stopped(outcome.signal)
     outcome.before_more()
     progress = outcome.progress
-    lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    records = [json.loads(line) for line in lines]
     curve = [
         [r["update"], _rounded(r["loss"]), _rounded(r["plain"])]
-        for r in records
-        if r["kind"] == "validation"
+        for r in read_records(folder, "validation")
     ]
-    averaged = [r for r in records if r["kind"] == "averaged"]
+    averaged = read_records(folder, "averaged")
     return {
         "updates": progress.update,
         "epochs": progress.epoch,

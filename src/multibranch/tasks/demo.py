@@ -5,7 +5,6 @@ and, for the fair comparison, continued unchanged for as many updates. All three
 sentences that none of them has seen.
 """
 
-import json
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -26,6 +25,7 @@ from multibranch.nn import branch_similarity
 from multibranch.tasks import demo_report
 from multibranch.tasks.evaluation import Output, decode_split
 from multibranch.training import Config, DataConfig, DecodeConfig, ModelConfig, TrainConfig, Trainer
+from multibranch.training.display import read_records
 
 Tell = Callable[[str], None]
 
@@ -48,6 +48,7 @@ class DemoSettings:
     second_updates: int = 450
     validate_every: int = 75
     average: int = 3
+    validation_sentences: int = 1000
     test_sentences: int = 1000
 
 
@@ -79,11 +80,18 @@ def run(
     folder, settings = Path(folder), settings or DemoSettings()
     check_place(folder, "--output", filled=True)
     tell("Generating the corpus: Valdish, a German-like language, to English")
-    data = PreparedData.open(builtin("translation", folder / "corpus", pairs=settings.pairs))
+    corpus = builtin(
+        "translation",
+        folder / "corpus",
+        pairs=settings.pairs,
+        valid=settings.validation_sentences,
+        test=settings.test_sentences,
+    )
+    data = PreparedData.open(corpus)
     trained = _train_all(folder, data, settings, seed, tell)
     tell("Translating the test sentences with each model")
     for stage in trained:
-        stage.output = decode_split(stage.folder, data, limit=settings.test_sentences)
+        stage.output = decode_split(stage.folder, data)
         score = bleu(stage.output.lines, stage.output.references)
         stage.bleu, stage.signature = score.value, score.signature
     results = _results(trained, settings, seed)
@@ -176,14 +184,13 @@ def _train(
     outcome.before_more()
     model = load_model(folder)
     cosines = list(branch_similarity(model).values())
-    records = [json.loads(line) for line in (folder / "metrics.jsonl").open(encoding="utf-8")]
     return Stage(
         name=name,
         title=title,
         folder=folder,
         parameters=sum(parameter.numel() for parameter in model.parameters()),
         seconds=outcome.progress.seconds,
-        curve=[(r["update"], r["loss"]) for r in records if r["kind"] == "validation"],
+        curve=[(r["update"], r["loss"]) for r in read_records(folder, "validation")],
         similarity=sum(cosines) / len(cosines) if cosines else None,
     )
 

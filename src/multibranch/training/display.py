@@ -150,6 +150,12 @@ class Display:
         return self._tensorboard
 
 
+def read_records(folder: Path, kind: str) -> list[dict[str, Any]]:
+    """What a run has recorded of one kind (train, validation, start, averaged), in its order."""
+    lines = (folder / METRICS).read_text(encoding="utf-8").splitlines()
+    return [record for record in map(json.loads, lines) if record["kind"] == kind]
+
+
 def _forget(path: Path, progress: Progress | None) -> None:
     """Cut metrics.jsonl back to what had been recorded when the run stood at `progress`."""
     if not path.is_file():

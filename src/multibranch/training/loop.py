@@ -10,6 +10,7 @@ the seed and the update, and batches of the seed and the epoch, so that on a CPU
 stopped anywhere ends with the very weights of one that never was.
 """
 
+import math
 import threading
 import warnings
 from collections.abc import Callable
@@ -301,20 +302,19 @@ class Trainer:
 
     def _report(self) -> None:
         """Read the device's statistics, show and record them."""
-        statistics = self.step.statistics()
-        self.progress.skipped += statistics.skipped
+        found = self.step.statistics()
+        self.progress.skipped += found.skipped
         pace = self._pace()
         self.clock.report(self.progress.tokens)
-        counted = statistics.tokens
-        loss, plain, all_counted = self.processes.total(
-            statistics.smoothed * counted, statistics.plain * counted, counted
-        )
+        *losses, tokens = self.processes.total(found.smoothed, found.plain, found.tokens)
+        # A loss of 0 would be the best there is: that of updates that were all skipped is none.
+        loss, plain = (each / tokens if tokens else math.nan for each in losses)
         self.display.progress(
             {
                 **pace,
-                "loss": loss / max(1, all_counted),
-                "plain": plain / max(1, all_counted),
-                "norm": statistics.norm,
+                "loss": loss,
+                "plain": plain,
+                "norm": found.norm,
                 "learning_rate": setup.rate(self.train, self.progress.update),
                 "skipped": self.progress.skipped,
                 "seconds": self.clock.seconds(),

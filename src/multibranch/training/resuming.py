@@ -86,12 +86,12 @@ def known_by(data: PreparedData) -> list[int]:
 
 def check_same_data(data: PreparedData, now: list[int], before: list[int]) -> None:
     """Refuse to go on with other training data than those of the run so far."""
-    if now[: len(before)] == before:  # earlier releases noted the sizes alone
+    if now == before:
         return
     if now[:3] != before[:3]:
         has = f"{counted(now[0], 'pair')} and {counted(now[2], 'target token')}"
         differs = f"they have {has}, not {before[0]:,} and {before[2]:,}"
-    elif now[4] != before[4]:
+    elif now[-1] != before[-1]:
         differs = "they have another vocabulary"
     else:
         differs = "they have as many pairs, but not the same"

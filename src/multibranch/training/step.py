@@ -5,6 +5,7 @@ processes as a whole. `Step` runs it as it is; `GraphedStep` (training/graphed.p
 CUDA graphs.
 """
 
+import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
@@ -21,13 +22,13 @@ from multibranch.training.optimiser import Optimiser
 
 
 class Statistics(NamedTuple):
-    """What has happened since statistics were last read."""
+    """What has happened since statistics were last read; the losses are sums over target tokens."""
 
-    smoothed: float  # the training loss a target token
-    plain: float  # cross-entropy a target token: the logarithm of the perplexity
-    norm: float  # the mean norm of the gradient
+    smoothed: float  # the training loss
+    plain: float  # the cross-entropy: a token, the logarithm of the perplexity
+    norm: float  # the mean norm of the gradient; NaN where all updates were skipped
     skipped: int  # updates skipped because their gradient was not finite
-    tokens: int  # target tokens of this process that the losses are means over
+    tokens: int  # target tokens of this process that the losses are sums over
 
 
 class Objective(nn.Module):
@@ -175,13 +176,7 @@ class Step:
         tokens = round(self._tokens * done / max(1, self._updates))
         self._sums[:4].zero_()
         self._tokens = self._updates = 0
-        return Statistics(
-            smoothed / max(1, tokens),
-            plain / max(1, tokens),
-            norm / max(1, done),
-            int(skipped),
-            tokens,
-        )
+        return Statistics(smoothed, plain, norm / done if done else math.nan, int(skipped), tokens)
 
     def streak(self) -> int:
         """How many updates in a row, up to the last one, were skipped; waits for the device."""
