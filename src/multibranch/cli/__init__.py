@@ -76,9 +76,9 @@ def _run(words: Sequence[str], verb: str | None) -> int:
         try:
             status = _obey(words, verb)
         except SystemExit:  # of a help, whose text may still wait to be written
-            streams.flush()
+            sys.stdout.flush()
             raise
-        streams.flush()
+        sys.stdout.flush()
         return status
     except UserError as error:
         said = " ".join(str(error).split())
