@@ -743,6 +743,16 @@ def test_percent_signs_are_written_as_the_corpus_writes_them(tmp_path: Path) -> 
         assert text.decode(text.encode([line], side=side), side=side) == [line]
 
 
+def test_the_first_pairs_alone_say_how_percent_signs_are_written(tmp_path: Path) -> None:
+    write(tmp_path, "a.de", ["Nur 5% davon."] * 30 + ["Nur 5 % davon."] * 90)
+    write(tmp_path, "a.en", ["Only 5 % of it."] * 30 + ["Only 5% of it."] * 90)
+    recipe = parallel(languages=("de", "en"), train=("a.de", "a.en"), hold_out=20)
+    recipe = recipe.adjusted(merges=20, first_pairs=20)
+    prepare(recipe, tmp_path / "out", places=[tmp_path])
+    settings = PreparedData.open(tmp_path / "out").text.settings
+    assert (settings.source_percent, settings.target_percent) == ("joined", "apart")
+
+
 def test_ids_of_tokenised_text_are_the_texts_own_words(tmp_path: Path) -> None:
     lines = ["das ist &apos; s haus .", "ein well @-@ known „ test “ ."] * 40
     write(tmp_path, "a.de", lines)
