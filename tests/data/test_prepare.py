@@ -526,6 +526,22 @@ def test_wrong_requests_get_one_clear_line(
     assert message in error and len(error.splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "say what to prepare: `multibranch prepare RECIPE --output DIR`"),
+        (["nope"], "unknown recipe 'nope': `multibranch prepare --list` shows all."),
+        (["multi30k"], "unknown recipe 'multi30k': did you mean 'multi30k-de-en'?"),
+        (["multi30k-de-en"], "say where to write it: add --output DIR."),
+    ],
+)
+def test_what_matters_most_of_what_is_missing_is_said_first(
+    capsys: pytest.CaptureFixture[str], words: list[str], message: str
+) -> None:
+    assert main(["prepare", *words]) == 2
+    assert capsys.readouterr().err.startswith(f"multibranch prepare: {message}")
+
+
 def test_the_list_of_recipes_shows_sizes_licence_and_home(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
