@@ -6,7 +6,6 @@ that help is instant.
 """
 
 import argparse
-import difflib
 import importlib
 import os
 import re
@@ -18,7 +17,7 @@ from multibranch import __version__
 from multibranch.cli import streams
 from multibranch.cli.formatting import HelpFormatter
 from multibranch.cli.interrupts import STATUS, ignore_interrupts, interruptible
-from multibranch.errors import Interrupted, UserError, is_out_of_memory
+from multibranch.errors import Interrupted, UserError, is_out_of_memory, nearest
 
 VERBS = {
     "demo": "show the whole path on a built-in corpus in a few minutes",
@@ -148,8 +147,8 @@ def _with_nearest(message: str) -> str:
     if wrong is None:
         return message
     choices = [choice.strip("'") for choice in wrong[3].split(", ")]
-    near = difflib.get_close_matches(wrong[2], choices, n=1)
-    return f"{wrong[1]}; did you mean {near[0]}?" if near else message
+    near = nearest(wrong[2], choices)
+    return f"{wrong[1]}; did you mean {near}?" if near else message
 
 
 def _parser(verb: str | None) -> _Parser:
