@@ -10,6 +10,7 @@ import math
 import re
 from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatchcase
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -147,6 +148,18 @@ class Study:
                         if self.continued and experiment.start == "proximal":
                             add(experiment.continued)
         return list(found.values())
+
+    def title_of(self, experiment: Experiment) -> str:
+        """An experiment's line for people, with M where models of its shape differ in that."""
+        return experiment.title(heads=len(self._heads.get(experiment.shape, ())) > 1)
+
+    @cached_property
+    def _heads(self) -> dict[str, set[int]]:
+        """The numbers of heads of the study's models, by their shape."""
+        found: dict[str, set[int]] = {}
+        for one in self.experiments(seeds=1):
+            found.setdefault(one.shape, set()).add(one.heads)
+        return found
 
     def _of_grid(self, grid: Grid, corpus: Corpus, seed: int) -> list[Experiment]:
         if grid.paper is not None:
