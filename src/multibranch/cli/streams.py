@@ -78,7 +78,7 @@ def complain(line: str) -> None:
 class _Output(io.FileIO):
     """Standard output."""
 
-    def write(self, content: Any, /) -> int | None:
+    def write(self, content: Any, /) -> int:
         with naming("standard output"):
             return super().write(content)
 
