@@ -6,6 +6,7 @@ that help is instant.
 """
 
 import argparse
+import gc
 import importlib
 import os
 import re
@@ -67,6 +68,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return error.status if isinstance(error, Interrupted) else STATUS
         finally:
             streams.let_go()
+            if arguments is None:
+                gc.freeze()  # or Python looks for garbage in all of PyTorch, again and again
 
 
 def _run(words: Sequence[str], verb: str | None) -> int:
