@@ -109,6 +109,7 @@ def test_a_number_has_its_noun_in_singular_or_plural(words: tuple, said: str) ->
         ("bulitin", "builtin"),
         ("wmt14-de", "wmt14-en-de"),  # the first of two that are equally near
         ("nope", None),
+        ("folder", None),
         ("", None),
     ],
 )

@@ -148,5 +148,5 @@ def counted(number: float, one: str, many: str | None = None) -> str:
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """The known name that was probably meant, of equally near ones the first; None if none was."""
     likeness = {each: difflib.SequenceMatcher(None, each, name).ratio() for each in known}
-    near = [each for each, alike in likeness.items() if alike >= 0.6]
+    near = [each for each, alike in likeness.items() if alike >= 0.65]
     return max(near, key=likeness.__getitem__, default=None)
