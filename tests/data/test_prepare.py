@@ -526,6 +526,12 @@ def test_wrong_requests_get_one_clear_line(
     assert message in error and len(error.splitlines()) == 1
 
 
+def test_the_root_is_not_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, _, error = call(corpus(tmp_path), Path("/"), capsys)
+    assert status == 2
+    assert "/ exists and is not a prepared folder; choose another --output" in error
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
