@@ -1,6 +1,7 @@
 """Counting the parameters of a configuration, by place and by kind, without allocating them."""
 
 import inspect
+import math
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,8 @@ def read_model_section(path: Path) -> dict[str, Any]:
             near = nearest(str(name), known)
             hint = f"did you mean {near}?" if near else f"known are {', '.join(known)}."
             raise UserError(f"{path}: model.{name} is no setting of the model; {hint}")
+        if isinstance(section[name], int):
+            configuration.check_range(f"{path}: model.{name}", section[name], (0, math.inf))
     return section
 
 
