@@ -22,7 +22,7 @@ from typing import Any
 from multibranch.data.files import Source
 from multibranch.data.formats import plain
 from multibranch.data.readers import Lot, read_pairs
-from multibranch.data.tokenising import Tokenise
+from multibranch.data.tokenising import Tokenise, percent_signs
 from multibranch.text import TextPipeline, TextSettings, WordCounter, learn_bpe
 from multibranch.text.normalise import collapse
 
@@ -88,10 +88,9 @@ def learn(files: list[Path], languages: list[str], merges: int) -> TextPipeline:
     signs = {side: Counter[str]() for side in SIDES}
     for lot in lots(files, languages):
         made = split(lot)
-        for words in made.words:
+        for side, texts, words in zip(SIDES, made.texts, made.words):
             counter.update(Counter(" ".join(words).split(" ")))
-        for side, (joined, apart) in zip(SIDES, made.percent):
-            signs[side].update(joined=joined, apart=apart)
+            signs[side].update(percent_signs(texts))
     source, target = (
         found.most_common(1)[0][0] if any(found.values()) else "" for found in signs.values()
     )

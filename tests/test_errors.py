@@ -1,4 +1,4 @@
-"""What messages need: missing packages, too little memory, interrupts, numbers with nouns."""
+"""What messages need: missing packages, too little memory, interrupts, numbers, names."""
 
 import json
 import signal
@@ -18,6 +18,7 @@ from multibranch.errors import (
     interrupts_kept,
     interrupts_sent_again,
     is_out_of_memory,
+    nearest,
     needed,
 )
 
@@ -100,6 +101,22 @@ def test_an_interrupt_that_is_only_noted_raises_nothing() -> None:
 )
 def test_a_number_has_its_noun_in_singular_or_plural(words: tuple, said: str) -> None:
     assert counted(*words) == said
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("bulitin", "builtin"),
+        ("wmt14-de", "wmt14-en-de"),  # the first of two that are equally near
+        ("nope", None),
+        ("folder", None),
+        ("", None),
+    ],
+)
+def test_only_a_name_that_is_near_was_meant(name: str, meant: str | None) -> None:
+    known = ["code", "builtin", "wmt14-en-de", "wmt14-de-en"]
+    assert nearest(name, known) == meant
+    assert nearest(name, []) is None
 
 
 class Thing:

@@ -1,8 +1,17 @@
-"""`python -m multibranch` is the command `multibranch`; torchrun starts it this way."""
+"""The command `multibranch`, also as `python -m multibranch`, which is how torchrun starts it."""
 
 import sys
 
-from multibranch.cli import main
+
+def main() -> int:
+    """Run the command; Ctrl-C ends it in silence while what could answer is being imported."""
+    try:
+        from multibranch.cli import main as run
+
+        return run()
+    except KeyboardInterrupt:
+        return 130
+
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -5,7 +5,6 @@ names the file, the key and, for an unknown key, the nearest known one.
 """
 
 import dataclasses
-import difflib
 import math
 import re
 import types
@@ -16,7 +15,7 @@ from typing import Any, TypeVar
 
 import yaml
 
-from multibranch.errors import UserError
+from multibranch.errors import UserError, nearest
 
 Section = TypeVar("Section")
 
@@ -172,25 +171,24 @@ def _set(kind: type, content: dict[str, Any], name: str, text: str) -> None:
 def _nearest_file(path: Path) -> str:
     """The configuration that was probably meant: beside the path, or in the folder `configs`."""
     folders = dict.fromkeys((path.parent, Path("configs")))
-    found = {file.name: file for folder in folders for file in sorted(folder.glob("*.yaml"))}
-    name = path.name if path.suffix else f"{path.name}.yaml"
-    close = difflib.get_close_matches(name, found, n=1, cutoff=0.8)
-    return f"; did you mean {found[close[0]]}?" if close else ""
+    found = {file.stem: file for folder in folders for file in sorted(folder.glob("*.yaml"))}
+    near = nearest(path.stem, found)
+    return f"; did you mean {found[near]}?" if near else ""
 
 
 def _nearest(key: str, known: dict[str, Any], prefix: str) -> str:
-    close = difflib.get_close_matches(str(key), list(known), n=1, cutoff=0.5)
-    return f"; did you mean {prefix}{close[0]}?" if close else f"; known are {', '.join(known)}"
+    near = nearest(str(key), known)
+    return f"; did you mean {prefix}{near}?" if near else f"; known are {', '.join(known)}"
 
 
 def _nearest_path(kind: type, name: str) -> str:
     paths = _paths(kind)
     by_end = {path.split(".")[-1]: path for path in paths}
-    close = difflib.get_close_matches(name, paths, n=1, cutoff=0.6)
-    if not close:
-        ends = difflib.get_close_matches(name.split(".")[-1], list(by_end), n=1, cutoff=0.6)
-        close = [by_end[end] for end in ends]
-    return f"; did you mean --{close[0]}?" if close else ""
+    near = nearest(name, paths)
+    if near is None:
+        end = nearest(name.split(".")[-1], by_end)
+        near = by_end[end] if end else None
+    return f"; did you mean --{near}?" if near else ""
 
 
 def _paths(kind: type, prefix: str = "") -> list[str]:

@@ -196,7 +196,7 @@ def exchange(new: Path, folder: Path) -> None:
 
 
 def _old(folder: Path) -> Path:
-    return folder.with_name(f"{_OLD}{folder.name}")
+    return folder.parent / f"{_OLD}{folder.name}"  # of the root, too, which has no name
 
 
 def _swap(one: Path, other: Path) -> bool:

@@ -3,14 +3,15 @@
 That an optional package is missing is such an error, which `needed` raises. `is_out_of_memory` says
 which errors of Python and PyTorch mean too little memory. `Interrupted` is Ctrl-C or SIGTERM,
 `interrupts_kept` lets no library make another error of them, and `interrupts_sent_again` none be
-lost by Python itself. `counted` is for numbers in messages.
+lost by Python itself. `counted` is for numbers in messages, `nearest` for names in them.
 """
 
+import difflib
 import importlib
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType, ModuleType
 from typing import Any
@@ -142,3 +143,10 @@ def counted(number: float, one: str, many: str | None = None) -> str:
     """A number with its noun: 1 line, 1,000 lines; `many` where an s alone makes no plural."""
     shown = f"{number:g}" if isinstance(number, float) else f"{number:,}"
     return f"{shown} {one if number == 1 else many or f'{one}s'}"
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that was probably meant, of equally near ones the first; None if none was."""
+    likeness = {each: difflib.SequenceMatcher(None, each, name).ratio() for each in known}
+    near = [each for each, alike in likeness.items() if alike >= 0.65]
+    return max(near, key=likeness.__getitem__, default=None)

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -24,8 +25,8 @@ SWALLOW = f"try:\n    exec({INTERRUPT!r})\nexcept BaseException:\n    pass\n"
 CHANGE = f"try:\n    exec({INTERRUPT!r})\nexcept BaseException:\n    raise ImportError('half')\n"
 
 
-def interrupted(folder: Path, content: str) -> subprocess.CompletedProcess:
-    (folder / "torch.py").write_text(content)
+def interrupted(folder: Path, content: str, module: str = "torch") -> subprocess.CompletedProcess:
+    (folder / f"{module}.py").write_text(content)
     return subprocess.run(
         [sys.executable, "-m", "multibranch", "translate", "model"],
         env={**os.environ, "PYTHONPATH": f"{folder}:{SOURCE}"},
@@ -43,6 +44,16 @@ def test_an_interrupt_in_an_import_is_one_line(tmp_path: Path, content: str, sta
     result = interrupted(tmp_path, content)
     assert (result.returncode, result.stdout) == (status, "")
     assert result.stderr == "multibranch translate: interrupted\n"
+
+
+def test_ctrl_c_before_anything_could_answer_is_silent(tmp_path: Path) -> None:
+    result = interrupted(tmp_path, INTERRUPT, module="argparse")
+    assert (result.returncode, result.stdout, result.stderr) == (130, "", "")
+
+
+def test_the_command_that_is_installed_is_the_one_that_is_tested() -> None:
+    project = tomllib.loads((SOURCE.parent / "pyproject.toml").read_text(encoding="utf-8"))
+    assert project["project"]["scripts"] == {"multibranch": "multibranch.__main__:main"}
 
 
 @pytest.mark.parametrize("number", STOPS)

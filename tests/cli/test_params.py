@@ -101,6 +101,9 @@ def test_the_papers_table_for_people_says_what_does_not_follow(
          "did you mean branches?"),
         (CONFIG, [], "add --vocabulary SIZE"),
         (CONFIG, ["--vocabulary", "1", "2", "3"], "takes one size, or the source's and"),
+        (CONFIG, ["--vocabulary", "9" * 23], "must be at least 1 and below 2,147,483,648, not"),
+        (CONFIG.replace("heads: 4", "heads: " + "9" * 23), ["--vocabulary", "8"], "model.heads "
+         "must be at least 0 and below 2,147,483,648, not 999"),
         (CONFIG.replace("heads: 4", "heads: 3"), ["--vocabulary", "8"], "heads"),
         ("model:\n  backbone: x\n", [], "branches a pretrained encoder out, whose size is not"),
         ("width: 256\n", [], "has no section `model:`"),

@@ -28,7 +28,9 @@ def shell(redirection: str, *words: str, **environment: str) -> subprocess.Compl
     )
 
 
-@pytest.mark.parametrize("words", [["--version"], ["train", "--help"], JSON])
+@pytest.mark.parametrize(
+    "words", [["--version"], ["train", "--help"], ["prepare", "--list"], PARAMS, JSON]
+)
 @pytest.mark.parametrize(
     ("redirection", "why"),
     [(">/dev/full", "No space left on device"), (">&-", "Bad file descriptor")],
@@ -41,6 +43,13 @@ def test_output_that_cannot_be_written_is_one_line(
     verb = "" if words[0].startswith("-") else f" {words[0]}"
     assert (ended.returncode, ended.stdout) == (2, "")
     assert ended.stderr == f"multibranch{verb}: standard output: {why}\n"
+
+
+def test_output_that_is_not_buffered_is_named_too() -> None:
+    ended = shell(">/dev/full", *JSON, PYTHONUNBUFFERED="1")
+
+    assert ended.returncode == 2
+    assert ended.stderr == "multibranch params: standard output: No space left on device\n"
 
 
 @pytest.mark.parametrize("words", [PARAMS, JSON])

@@ -289,6 +289,25 @@ def test_ctrl_c_saves_says_so_and_the_next_start_goes_on(
     assert f"resuming after update {done}" in capsys.readouterr().err
 
 
+def test_a_quiet_run_that_was_stopped_says_so(
+    config: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(trainer: Trainer) -> None:
+        update(trainer)
+        signal.raise_signal(signal.SIGINT)
+
+    update = Trainer._update
+    monkeypatch.setattr(Trainer, "_update", interrupted)
+    for done, words in enumerate(([], ["--json"]), start=1):
+        assert main(["train", str(config), "--quiet", *words]) == 130
+        out, error = capsys.readouterr()
+        assert error == (
+            f"multibranch train: stopped by SIGINT after update {done}, which is saved: start the "
+            "same command again to go on\n"
+        )
+        assert ('"ended": "SIGINT"' if words else "Training, stopped") in out
+
+
 # -- branch ------------------------------------------------------------------------------------
 
 

@@ -449,8 +449,10 @@ def test_a_folder_of_another_corpus_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_an_unknown_corpus_names_the_nearest(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"no built-in corpus 'translations'.*'translation'"):
+    with pytest.raises(UserError, match="corpus 'translations'; did you mean 'translation'"):
         next(generate("translations"))
+    with pytest.raises(UserError, match="there are translation, code, entailment"):
+        next(generate("nope"))
     with pytest.raises(UserError, match="at least one pair"):
         builtin("code", tmp_path / "x", pairs=0)
     with pytest.raises(ValueError, match="split is one of"):

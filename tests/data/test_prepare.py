@@ -526,6 +526,28 @@ def test_wrong_requests_get_one_clear_line(
     assert message in error and len(error.splitlines()) == 1
 
 
+def test_the_root_is_not_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, _, error = call(corpus(tmp_path), Path("/"), capsys)
+    assert status == 2
+    assert "/ exists and is not a prepared folder; choose another --output" in error
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "say what to prepare: `multibranch prepare RECIPE --output DIR`"),
+        (["nope"], "unknown recipe 'nope': `multibranch prepare --list` shows all."),
+        (["multi30k"], "unknown recipe 'multi30k': did you mean 'multi30k-de-en'?"),
+        (["multi30k-de-en"], "say where to write it: add --output DIR."),
+    ],
+)
+def test_what_matters_most_of_what_is_missing_is_said_first(
+    capsys: pytest.CaptureFixture[str], words: list[str], message: str
+) -> None:
+    assert main(["prepare", *words]) == 2
+    assert capsys.readouterr().err.startswith(f"multibranch prepare: {message}")
+
+
 def test_the_list_of_recipes_shows_sizes_licence_and_home(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -741,6 +763,16 @@ def test_percent_signs_are_written_as_the_corpus_writes_them(tmp_path: Path) -> 
     text = PreparedData.open(tmp_path / "out").text
     for side, line in (("source", "Nur 5% davon."), ("target", "Only 5 % of it.")):
         assert text.decode(text.encode([line], side=side), side=side) == [line]
+
+
+def test_the_first_pairs_alone_say_how_percent_signs_are_written(tmp_path: Path) -> None:
+    write(tmp_path, "a.de", ["Nur 5% davon."] * 30 + ["Nur 5 % davon."] * 90)
+    write(tmp_path, "a.en", ["Only 5 % of it."] * 30 + ["Only 5% of it."] * 90)
+    recipe = parallel(languages=("de", "en"), train=("a.de", "a.en"), hold_out=20)
+    recipe = recipe.adjusted(merges=20, first_pairs=20)
+    prepare(recipe, tmp_path / "out", places=[tmp_path])
+    settings = PreparedData.open(tmp_path / "out").text.settings
+    assert (settings.source_percent, settings.target_percent) == ("joined", "apart")
 
 
 def test_ids_of_tokenised_text_are_the_texts_own_words(tmp_path: Path) -> None:

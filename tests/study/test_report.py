@@ -582,6 +582,16 @@ def test_pruned_models_are_named_by_what_they_were_pruned_from() -> None:
     assert len(set(titles)) == len(experiments)
 
 
+def test_models_that_differ_in_their_heads_alone_are_named_by_them(results: Results) -> None:
+    study = load_study("multi30k-heads")
+    experiments = study.experiments(seeds=1)
+    assert len({(e.corpus, study.title_of(e)) for e in experiments}) == len(experiments)
+    many = Results(study, [made_record(study, e, 30.0) for e in experiments])
+    for made in (markdown(many), page(many)):
+        assert {f"M={heads}, ρ=0.1" in made for heads in (1, 2, 4)} == {True}
+    assert not any("M=" in results.study.title_of(e) for e in results.study.experiments())
+
+
 @pytest.fixture(scope="module")
 def open_page() -> Callable:
     if shutil.which("chromium") is None:

@@ -29,6 +29,12 @@ ROOT = Path(__file__).resolve().parents[2]
         (["search", "builtin", "--minutes", "nan"], "--minutes must be 0.01 to 1,000,000, not nan"),
         (["search", "builtin", "--seed", "-1"], "--seed must be 0 to 4,294,967,295, not -1"),
         (["list", "table-99"], "no study runs table 99 of the paper; see `multibranch study list`"),
+        (["run", "nope"], "there is no study nope; `multibranch study list` names all"),
+        (["run", "bulitin"], "there is no study bulitin; did you mean builtin?"),
+        (
+            ["run", "builtin", "--only", "nope"],
+            "--only nope: no experiment of the study fits; `multibranch study list NAME` shows all",
+        ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

@@ -177,7 +177,8 @@ def test_what_cannot_be_read_is_one_clear_error(name, content, said, tmp_path):
 
 
 def test_a_missing_file_is_named(tmp_path):
-    assert "there is no file" in refuses(tmp_path / "absent.tsv")
+    said = refuses(tmp_path / "absent.tsv")
+    assert "there is no file" in said and "say where it is with data.folder" in said
 
 
 def test_one_label_is_no_classification(tmp_path):

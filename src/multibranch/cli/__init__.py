@@ -6,7 +6,7 @@ that help is instant.
 """
 
 import argparse
-import difflib
+import gc
 import importlib
 import os
 import re
@@ -18,7 +18,7 @@ from multibranch import __version__
 from multibranch.cli import streams
 from multibranch.cli.formatting import HelpFormatter
 from multibranch.cli.interrupts import STATUS, ignore_interrupts, interruptible
-from multibranch.errors import Interrupted, UserError, is_out_of_memory
+from multibranch.errors import Interrupted, UserError, is_out_of_memory, nearest
 
 VERBS = {
     "demo": "run the whole procedure on a built-in corpus in a few minutes",
@@ -68,6 +68,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return error.status if isinstance(error, Interrupted) else STATUS
         finally:
             streams.let_go()
+            if arguments is None:
+                gc.freeze()  # or Python looks for garbage in all of PyTorch, again and again
 
 
 def _run(words: Sequence[str], verb: str | None) -> int:
@@ -76,9 +78,9 @@ def _run(words: Sequence[str], verb: str | None) -> int:
         try:
             status = _obey(words, verb)
         except SystemExit:  # of a help, whose text may still wait to be written
-            streams.flush()
+            sys.stdout.flush()
             raise
-        streams.flush()
+        sys.stdout.flush()
         return status
     except UserError as error:
         said = " ".join(str(error).split())
@@ -148,8 +150,8 @@ def _with_nearest(message: str) -> str:
     if wrong is None:
         return message
     choices = [choice.strip("'") for choice in wrong[3].split(", ")]
-    near = difflib.get_close_matches(wrong[2], choices, n=1)
-    return f"{wrong[1]}; did you mean {near[0]}?" if near else message
+    near = nearest(wrong[2], choices)
+    return f"{wrong[1]}; did you mean {near}?" if near else message
 
 
 def _parser(verb: str | None) -> _Parser:

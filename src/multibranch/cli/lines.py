@@ -96,11 +96,10 @@ def open_input(path: str | None) -> Iterator[tuple[BinaryIO, str]]:
 def open_output(path: str | None) -> Iterator[BinaryIO]:
     """Standard output for None, or a file that is there whole when all went well, or not at all."""
     if path is None:
-        with naming("standard output"):
-            try:
-                yield sys.stdout.buffer
-            finally:
-                sys.stdout.buffer.flush()
+        try:
+            yield sys.stdout.buffer
+        finally:
+            sys.stdout.buffer.flush()
         return
     if Path(path).is_dir():
         raise UserError(f"cannot write {path}: it is a folder")

@@ -15,6 +15,7 @@ Examples:
 
 import argparse
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -49,11 +50,11 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _config(path: Path, vocabulary: Sequence[int] | None, *, as_json: bool) -> None:
+    from multibranch import configuration
     from multibranch.study.counting import KINDS, PLACES, count_parameters, read_model_section
 
     settings = read_model_section(path)
-    if vocabulary and min(vocabulary) < 1:
-        raise UserError(f"--vocabulary must be at least 1, not {min(vocabulary)}.")
+    configuration.check_range("--vocabulary", list(vocabulary or ()), (1, math.inf))
     if vocabulary:
         settings["source_vocabulary"], settings["target_vocabulary"] = vocabulary[0], vocabulary[-1]
     missing = [key for key in ("source_vocabulary", "target_vocabulary") if key not in settings]

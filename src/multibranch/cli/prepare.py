@@ -139,12 +139,14 @@ def run(args: argparse.Namespace) -> int:
     if args.list:
         _show_recipes(list(RECIPES.values()), as_json=args.json)
         return 0
-    if not args.recipe or not args.output:
+    if not args.recipe:
         raise UserError(
-            "say what to prepare and where to: `multibranch prepare RECIPE --output DIR`; "
-            "`multibranch prepare --list` shows the recipes."
+            "say what to prepare: `multibranch prepare RECIPE --output DIR`; `multibranch prepare "
+            "--list` shows the recipes."
         )
     recipe, places = requested(**_request(args))
+    if not args.output:
+        raise UserError("say where to write it: add --output DIR.")
     with _reporter() as progress:
         manifest, made = prepare(
             recipe,

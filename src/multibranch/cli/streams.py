@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from contextlib import suppress
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from multibranch.disk import naming
 
@@ -19,7 +19,8 @@ _CLOSED = ((0, "stdin", os.O_WRONLY), (1, "stdout", os.O_RDONLY), (2, "stderr", 
 
 
 def settle() -> None:
-    """Let no other file take the number of a stream that is closed, and no character be an error.
+    """Let no other file take the number of a stream that is closed, no character be an error, and
+    whatever standard output does not take be an error that names it.
 
     A library that prints would write into such a file. What an encoding lacks is written as JSON
     escapes it, so that JSON stays JSON.
@@ -36,12 +37,8 @@ def settle() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
             stream.reconfigure(errors=_ESCAPED)
-
-
-def flush() -> None:
-    """Write out what was printed: what standard output does not take is an OSError here."""
-    with naming("standard output"):
-        sys.stdout.flush()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout = _named(sys.stdout)
 
 
 def console(
@@ -76,6 +73,26 @@ def complain(line: str) -> None:
     """Say on standard error what is wrong, as far as that takes it."""
     with suppress(OSError):
         print(line, file=sys.stderr)
+
+
+class _Output(io.FileIO):
+    """Standard output."""
+
+    def write(self, content: Any, /) -> int:
+        with naming("standard output"):
+            return super().write(content)
+
+
+def _named(stream: io.TextIOWrapper) -> io.TextIOWrapper:
+    """The same stream, buffered as it is, over a file whose errors name it."""
+    raw = _Output(stream.fileno(), "w", closefd=False)
+    return io.TextIOWrapper(
+        raw if isinstance(stream.buffer, io.RawIOBase) else io.BufferedWriter(raw),
+        encoding=stream.encoding,
+        errors=stream.errors,
+        line_buffering=stream.line_buffering,
+        write_through=stream.write_through,
+    )
 
 
 def _is_open(number: int) -> bool:

@@ -55,12 +55,12 @@ def _list(args: argparse.Namespace) -> None:
         study = load_study(args.name)
         experiments = study.experiments(args.seeds)
         if args.json:
-            listed = [{"key": e.key, "model": e.title()} for e in experiments]
+            listed = [{"key": e.key, "model": study.title_of(e)} for e in experiments]
             print_result(listed, as_json=True, many=True)
         else:  # keys are for copying, so that no table may cut them
             width = max((len(experiment.key) for experiment in experiments), default=0)
             for experiment in experiments:
-                print(f"{experiment.key:{width}}  {experiment.title()}")
+                print(f"{experiment.key:{width}}  {study.title_of(experiment)}")
         return
     rows: list[dict[str, Any]] = []
     for name in study_files():

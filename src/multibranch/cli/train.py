@@ -40,10 +40,12 @@ def run(args: argparse.Namespace) -> int:
     from pathlib import Path
 
     from multibranch import configuration
+    from multibranch.cli import streams
     from multibranch.cli.output import print_result
     from multibranch.errors import UserError
     from multibranch.tasks import translation
     from multibranch.training import Config
+    from multibranch.training.telling import ending
 
     # The value of an override that stands before the file is taken for the file.
     misplaced = [word for word in args.overrides if word.endswith((".yaml", ".yml"))]
@@ -57,13 +59,17 @@ def run(args: argparse.Namespace) -> int:
     else:
         name = translation.model_name(config.model.branches)
         outcomes = [(name, translation.train(config, quiet=args.quiet))]
+    last = outcomes[-1][1]  # the only one that may have been stopped
     if os.environ.get("RANK", "0") == "0":
         rows = [_row(name, outcome) for name, outcome in outcomes]
         if not args.json:
             rows = [{name: row[key] for name, key in SHOWN.items() if key in row} for row in rows]
-        print_result(rows, as_json=args.json, title="Training")
-    stopped = next((outcome.signal for _, outcome in outcomes if outcome.interrupted), None)
-    return 0 if stopped is None else 128 + stopped
+        title = "Training, stopped" if last.interrupted else "Training"
+        if last.interrupted and args.quiet:  # else the run has said so
+            said = ending(last.stopped, last.folder, last.progress, stopped=True)
+            streams.complain(f"multibranch train: {said}")
+        print_result(rows, as_json=args.json, title=title)
+    return 0 if last.signal is None else 128 + last.signal
 
 
 def _train_classifier(args: argparse.Namespace) -> int:

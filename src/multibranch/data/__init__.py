@@ -9,10 +9,14 @@ lines), tokenising on several workers, and output (the folder, whole or not at a
 same for labelled text. Then store (the ids), layout (which pairs make a batch), batches and batch.
 """
 
-from multibranch.data.batch import PackedBatch, PaddedBatch
-from multibranch.data.batches import PackedBatches, PaddedBatches
+from typing import TYPE_CHECKING, Any
+
 from multibranch.data.layout import LengthReport
 from multibranch.data.store import PairStore, PreparedData, StoreWriter
+
+if TYPE_CHECKING:
+    from multibranch.data.batch import PackedBatch, PaddedBatch
+    from multibranch.data.batches import PackedBatches, PaddedBatches
 
 __all__ = [
     "LengthReport",
@@ -24,3 +28,14 @@ __all__ = [
     "PreparedData",
     "StoreWriter",
 ]
+
+# The names of `batches`, which alone needs PyTorch: preparing a corpus goes without its import.
+_BATCHES = ("PackedBatch", "PackedBatches", "PaddedBatch", "PaddedBatches")
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _BATCHES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from multibranch.data import batches
+
+    return getattr(batches, name)

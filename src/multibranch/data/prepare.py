@@ -23,7 +23,7 @@ from multibranch.data.progress import Progress, silent
 from multibranch.data.readers import LOT, Lot, read_pairs
 from multibranch.data.recipe import Cleaning, Corpus, Part, Recipe
 from multibranch.data.store import SPLITS, StoreWriter
-from multibranch.data.tokenising import Tokenise, Tokenised, too_different
+from multibranch.data.tokenising import Tokenise, Tokenised, percent_signs, too_different
 from multibranch.data.workers import MOST_JOBS, default_jobs, map_lots
 from multibranch.disk import check_place
 from multibranch.errors import UserError, counted
@@ -176,8 +176,6 @@ class _Work:
                 facts["normalised"] = facts.get("normalised", 0) + lot.normalised
             if training:
                 self._share_out(lot, outputs)
-                for side, (joined, apart) in zip(SIDES, lot.percent):
-                    self.percent[side].update(joined=joined, apart=apart)
             else:
                 self._keep(split, lot, outputs)
             self.progress(f"tokenising {split}", facts["read"], None)
@@ -240,8 +238,9 @@ class _Work:
         outputs[split].write(lot)
         self.facts[split]["pairs"] += len(lot)
         if split == "train":
-            for side, words in zip(SIDES, lot.words):
+            for side, texts, words in zip(SIDES, lot.texts, lot.words):
                 self.counters[side].update(Counter(" ".join(words).split(" ")))
+                self.percent[side].update(percent_signs(texts))
 
     def _learn(self) -> TextPipeline:
         self.progress("learning the vocabulary", 0, None)

@@ -5,14 +5,13 @@ and how they are cleaned, split and turned into ids. A translation recipe serves
 (wmt14-en-de and wmt14-de-en).
 """
 
-import difflib
 import glob
 from pathlib import Path
 
 from multibranch.data.fetch import Download
 from multibranch.data.files import without_compression
 from multibranch.data.recipe import Cleaning, Corpus, Part, Recipe, Vocabulary
-from multibranch.errors import UserError
+from multibranch.errors import UserError, nearest
 from multibranch.text import TextSettings
 from multibranch.text.pipeline import SIDES
 
@@ -312,13 +311,9 @@ def find_recipe(name: str) -> Corpus:
     turned = {recipe.reversed().name: recipe.reversed() for recipe in _TRANSLATION}
     if name in turned:
         return turned[name]
-    near = max([*RECIPES, *turned], key=lambda known: _likeness(known, name))  # of equals a listed
-    hint = f"did you mean '{near}'? " if _likeness(near, name) >= 0.4 else ""
+    near = nearest(name, [*RECIPES, *turned])  # of both directions, the one that is listed
+    hint = f"did you mean '{near}'? " if near else ""
     raise UserError(f"unknown recipe '{name}': {hint}`multibranch prepare --list` shows all.")
-
-
-def _likeness(known: str, name: str) -> float:
-    return difflib.SequenceMatcher(None, known, name).ratio()
 
 
 def parallel(

@@ -21,8 +21,7 @@ class Tokenised:
 
     ``texts`` and ``words`` hold the source lines and the target lines: as people wrote them, and as
     words separated by blanks. ``dropped`` counts the pairs that are not among them, by reason;
-    ``normalised`` counts the functions that were rewritten through their syntax tree, ``percent``
-    each side's percent signs: those joined to their number, and those apart from it.
+    ``normalised`` counts the functions that were rewritten through their syntax tree.
     """
 
     texts: Sides
@@ -30,7 +29,6 @@ class Tokenised:
     read: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
     normalised: int = 0
-    percent: tuple[tuple[int, int], ...] = ((0, 0), (0, 0))
 
     def __len__(self) -> int:
         return len(self.words[0])
@@ -78,7 +76,6 @@ class Tokenise:
         else:
             made.words = made.texts
         made.read = len(made) + lot.bad
-        made.percent = tuple(map(_percent_signs, made.texts))
         if lot.bad:
             made.dropped["unreadable"] = lot.bad
         return made.select(self._clean(made)) if self.cleaning else made
@@ -129,9 +126,11 @@ def too_different(source: int, target: int, cleaning: Cleaning) -> str | None:
     return None
 
 
-def _percent_signs(lines: Sequence[str]) -> tuple[int, int]:
-    signs, apart = sum(line.count("%") for line in lines), sum(line.count(" %") for line in lines)
-    return signs - apart, apart
+def percent_signs(lines: Sequence[str]) -> dict[str, int]:
+    """How many percent signs of texts are joined to their number, and how many stand apart."""
+    text = "\n".join(lines)
+    apart = text.count(" %")
+    return {"joined": text.count("%") - apart, "apart": apart}
 
 
 def _collapse(line: str) -> str:

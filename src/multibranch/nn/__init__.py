@@ -2,7 +2,7 @@
 
 Read in this order: drop (Eq. 5), attention (Eqs. 4 to 6), feed_forward (Eqs. 3, 7 and 8), blocks
 (Figure 1), transformer (Section 3.1), branching (Section 3.3); embedding and masks are parts of
-these, cache is what decoding remembers.
+these, weights what they begin with, cache what decoding remembers.
 
 All else is there for speed, beside plain PyTorch that it is held against. Products: linear. Packed
 batches and the loss: kernels, with operators and triton_kernels on a GPU, training_kernels (also

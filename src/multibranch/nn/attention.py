@@ -26,6 +26,7 @@ from multibranch.nn.drop import (
 )
 from multibranch.nn.kernels import Segments
 from multibranch.nn.linear import linear, scaled_linear
+from multibranch.nn.weights import draw_uniform
 
 
 class _NoWeights:
@@ -118,8 +119,8 @@ class MultiBranchAttention(nn.Module):
         """Xavier uniform for each branch by itself, with gain 1/√2 for Q, K and V; biases zero."""
         inner = self.heads * self.head_width
         bound = math.sqrt(6 / (inner + self.width))
-        nn.init.uniform_(self.qkv_weight, -bound / math.sqrt(2), bound / math.sqrt(2))
-        nn.init.uniform_(self.out_weight, -bound, bound)
+        draw_uniform(self.qkv_weight, bound / math.sqrt(2))
+        draw_uniform(self.out_weight, bound)
         for bias in (self.qkv_bias, self.out_bias):
             if bias is not None:
                 nn.init.zeros_(bias)

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from multibranch.nn.training_kernels import dropout
+from multibranch.nn.weights import draw_normal
 
 
 class TokenEmbedding(nn.Module):
@@ -53,17 +54,18 @@ class TokenEmbedding(nn.Module):
         if positions == "learned":
             self.positions = nn.Parameter(torch.empty(max_length, width))
         else:
-            self.register_buffer("frequency", _frequencies(width), persistent=False)
+            known = _frequencies(width).to(self.vectors.device)
+            self.register_buffer("frequency", known, persistent=False)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Normal with deviation d^-½; the padding's vector is zero."""
         if not self._shared:
-            nn.init.normal_(self.weight, std=self.width**-0.5)
+            draw_normal(self.weight, self.width**-0.5)
             with torch.no_grad():
                 self.weight[self.padding].zero_()
         if hasattr(self, "positions"):
-            nn.init.normal_(self.positions, std=self.width**-0.5)
+            draw_normal(self.positions, self.width**-0.5)
 
     def _apply(self, fn: Any, recurse: bool = True) -> "TokenEmbedding":
         """Frequencies stay as they are whatever the rest becomes: an angle of 100.4 is not 100.
@@ -99,6 +101,9 @@ class TokenEmbedding(nn.Module):
 
 
 def _frequencies(width: int) -> Tensor:
-    """The sinusoidal positions' frequencies (d/2,)."""
-    places = torch.arange(width // 2, dtype=torch.float32)
+    """The sinusoidal positions' frequencies (d/2,), on the CPU.
+
+    On the device meta `arange` is PyTorch in Python, which takes a second or more to import.
+    """
+    places = torch.arange(width // 2, dtype=torch.float32, device="cpu")
     return torch.exp(places * (-math.log(10000) / (width // 2 - 1)))

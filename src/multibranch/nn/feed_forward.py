@@ -22,6 +22,7 @@ from multibranch.nn.drop import (
 )
 from multibranch.nn.linear import linear, scaled_linear
 from multibranch.nn.training_kernels import dropout
+from multibranch.nn.weights import draw_uniform
 
 ACTIVATIONS = ("relu", "gelu", "swiglu")
 
@@ -83,8 +84,8 @@ class MultiBranchFeedForward(nn.Module):
     def reset_parameters(self) -> None:
         """Xavier uniform for each branch by itself; biases zero."""
         bound = math.sqrt(6 / (self.width + self.hidden))
-        nn.init.uniform_(self.in_weight, -bound, bound)
-        nn.init.uniform_(self.out_weight, -bound, bound)
+        draw_uniform(self.in_weight, bound)
+        draw_uniform(self.out_weight, bound)
         for bias in (self.in_bias, self.out_bias):
             if bias is not None:
                 nn.init.zeros_(bias)

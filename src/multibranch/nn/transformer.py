@@ -17,6 +17,7 @@ from multibranch.nn.drop import Keep, check_units, draw_keep, split_keep
 from multibranch.nn.embedding import TokenEmbedding
 from multibranch.nn.kernels import make_segments
 from multibranch.nn.linear import linear
+from multibranch.nn.weights import draw_normal
 
 Number = TypeVar("Number", int, float)
 
@@ -223,7 +224,7 @@ class MultiBranchTransformer(_Stack):
         self.decoder_norm = self._final_norm()
         if share_embeddings == "none":
             self.output_weight = nn.Parameter(torch.empty(target_vocabulary, width))
-            nn.init.normal_(self.output_weight, std=width**-0.5)
+            draw_normal(self.output_weight, width**-0.5)
 
     @property
     def output_vectors(self) -> Tensor:

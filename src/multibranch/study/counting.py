@@ -1,14 +1,14 @@
 """Counting the parameters of a configuration, by place and by kind, without allocating them."""
 
-import difflib
 import inspect
+import math
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from multibranch import configuration
-from multibranch.errors import UserError
+from multibranch.errors import UserError, nearest
 from multibranch.nn import MultiBranchAttention, MultiBranchFeedForward, MultiBranchTransformer
 
 PLACES = ("embeddings", "encoder", "decoder")
@@ -28,9 +28,11 @@ def read_model_section(path: Path) -> dict[str, Any]:
     known = list(inspect.signature(MultiBranchTransformer).parameters)
     for name in section:
         if name not in known:
-            near = difflib.get_close_matches(str(name), known, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}."
+            near = nearest(str(name), known)
+            hint = f"did you mean {near}?" if near else f"known are {', '.join(known)}."
             raise UserError(f"{path}: model.{name} is no setting of the model; {hint}")
+        if isinstance(section[name], int):
+            configuration.check_range(f"{path}: model.{name}", section[name], (0, math.inf))
     return section
 
 

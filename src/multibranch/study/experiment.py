@@ -137,8 +137,8 @@ class Experiment:
         name = f"{self.branches}/{self.width}/{self.hidden}"
         return name if self.ffn_branches == 1 else f"{name}, N_f={self.ffn_branches}"
 
-    def title(self) -> str:
-        """A line for people."""
+    def title(self, *, heads: bool = False) -> str:
+        """A line for people; heads: with M."""
         plain = self.branches == 1
         kind = "Transformer" if plain else "MAT"
         start = self.before if self.start == "pruned" else self.start
@@ -152,7 +152,8 @@ class Experiment:
         twice = f", R-Drop {self.r_drop:g}" if self.r_drop else ""
         branches = "branch" if self.keep == 1 else "branches"
         pruned = f", pruned to {self.keep} {branches}" if self.start == "pruned" else ""
-        return f"{said} {self.shape}{rate}{dropped}{twice}{pruned}"
+        many = f", M={self.heads}" if heads else ""
+        return f"{said} {self.shape}{many}{rate}{dropped}{twice}{pruned}"
 
 
 def normalised(experiment: Experiment) -> Experiment:

@@ -175,7 +175,7 @@ def row_of(cell: CellResult, study: Study) -> dict[str, Any]:
     """A cell as plain values, for JSON and for lists."""
     return {
         "cell": cell.cell,
-        "model": cell.experiment.title(),
+        "model": study.title_of(cell.experiment),
         "corpus": cell.experiment.corpus,
         "score": round(cell.mean, 3),
         "deviation": None if cell.deviation is None else round(cell.deviation, 3),

@@ -96,7 +96,7 @@ def verdicts(results: Results) -> list[str]:
         best = max(whole, key=_on_validation)
         of = "" if len(whole) == len(mats) else f"of those with {counted(most, 'seed')}, "
         line = f"{corpus}: {of}the MAT that is best on the validation set, "
-        line += f"{best.experiment.title()}, scores {best}"
+        line += f"{results.study.title_of(best.experiment)}, scores {best}"
         baseline = results.find(best.experiment.baseline)
         if baseline is not None and len(baseline.seeds) > most:
             line += f" ({counted(most, 'seed')})"
@@ -191,7 +191,7 @@ def _cells_table(cells: Sequence[CellResult], study: Study) -> str:
     for cell in cells:
         rows.append(
             [
-                cell.experiment.title(),
+                study.title_of(cell.experiment),
                 tight(str(cell)),
                 *(tight(difference(cell, name)) for name in ("baseline", "continued")),
                 *averages(cell),

@@ -151,7 +151,8 @@ def _cells(results: Results) -> str:
             numbers = "".join(
                 f'<td class="number">{_e(values[cell.cell][place])}</td>' for place in told
             )
-            name, keys = _e(cell.experiment.title()), " ".join(map(_e, keys_of(cell, study)))
+            name = _e(study.title_of(cell.experiment))
+            keys = " ".join(map(_e, keys_of(cell, study)))
             rows.append(
                 f'<tr class="cell"><td class="left">{name}</td>{numbers}</tr>'
                 f'<tr><td class="left" colspan="{len(told) + 1}"><code>{keys}</code></td></tr>'

@@ -5,17 +5,17 @@ an experiment (at the paper's size, or made smaller by factors), or lists values
 combination is one.
 """
 
-import difflib
 import itertools
 import math
 import re
 from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatchcase
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
 from multibranch import configuration
-from multibranch.errors import UserError
+from multibranch.errors import UserError, nearest
 from multibranch.study.experiment import Experiment, normalised
 from multibranch.study.paper import Cell, Table, tables
 from multibranch.study.space import Search
@@ -148,6 +148,18 @@ class Study:
                         if self.continued and experiment.start == "proximal":
                             add(experiment.continued)
         return list(found.values())
+
+    def title_of(self, experiment: Experiment) -> str:
+        """An experiment's line for people, with M where models of its shape differ in that."""
+        return experiment.title(heads=len(self._heads.get(experiment.shape, ())) > 1)
+
+    @cached_property
+    def _heads(self) -> dict[str, set[int]]:
+        """The numbers of heads of the study's models, by their shape."""
+        found: dict[str, set[int]] = {}
+        for one in self.experiments(seeds=1):
+            found.setdefault(one.shape, set()).add(one.heads)
+        return found
 
     def _of_grid(self, grid: Grid, corpus: Corpus, seed: int) -> list[Experiment]:
         if grid.paper is not None:
@@ -322,8 +334,8 @@ def load_study(name: str) -> Study:
         files = study_files()
         if name not in files:
             known = [*files, *(f"table-{table.number}" for table in tables())]
-            close = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
-            hint = f"did you mean {close[0]}?" if close else "`multibranch study list` names all"
+            near = nearest(name, known)
+            hint = f"did you mean {near}?" if near else "`multibranch study list` names all"
             if path.is_file():
                 hint = "a study's file ends in .yaml"
             raise UserError(f"there is no study {name}; {hint}")
@@ -364,9 +376,9 @@ def choose(experiments: list[Experiment], only: list[str]) -> list[Experiment]:
         fitting = [e for e in experiments if pattern in (e.key, e.cell)]
         fitting = fitting or [e for e in experiments if _fits(e, pattern)]
         if not fitting:
-            close = difflib.get_close_matches(pattern, list(by_key), n=1, cutoff=0.3)
-            hint = f"; the nearest is {close[0]}" if close else ""
-            raise UserError(f"--only {pattern}: no experiment of the study fits{hint}")
+            near = nearest(pattern, by_key)
+            hint = f"the nearest is {near}" if near else "`multibranch study list NAME` shows all"
+            raise UserError(f"--only {pattern}: no experiment of the study fits; {hint}")
         for experiment in fitting:
             line = [experiment]
             while line[-1].parent is not None:

@@ -92,7 +92,7 @@ def work(
             continue
         group = chosen.group
         for one, _ in taken:
-            tell(f"{one.key}: {one.title()}")
+            tell(f"{one.key}: {job.bench.study.title_of(one)}")
         try:
             records = _run(job, queue, taken, tell_within or tell)
         except Busy as at_it:
@@ -288,7 +288,7 @@ def _watch(job: Work, queue: Queue, processes: list[Any], tell: Tell) -> None:
                 if states.get(key) == before.get(key):
                     continue
                 if states.get(key) == "running":
-                    tell(f"{key}: {experiment.title()}")
+                    tell(f"{key}: {job.bench.study.title_of(experiment)}")
                 elif states.get(key) == "done" and before:
                     tell(f"{key}: {_summary(job, records[key])}; {_progress(job, states)}")
             before = states

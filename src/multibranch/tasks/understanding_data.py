@@ -85,7 +85,10 @@ def find_file(path: str | Path) -> Path:
     for candidate in (path, *(path.with_name(path.name + end) for end in _OPENERS)):
         if candidate.is_file():
             return candidate
-    raise UserError(f"there is no file {path}, nor a compressed one ({', '.join(_OPENERS)})")
+    raise UserError(
+        f"there is no file {path}, nor a compressed one ({', '.join(_OPENERS)}): say where it is "
+        "with data.folder, or evaluate's --data"
+    )
 
 
 def read_examples(path: str | Path, columns: Columns, labels: Mapping[str, int]) -> Examples:

@@ -1,6 +1,5 @@
 """The built-in corpora by name: streams of pairs, each pair in a split of its own."""
 
-import difflib
 import hashlib
 import itertools
 from collections.abc import Callable, Iterator
@@ -8,7 +7,7 @@ from dataclasses import dataclass
 
 from multibranch.data.builtin import code, entailment, translation
 from multibranch.data.store import SPLITS
-from multibranch.errors import UserError
+from multibranch.errors import UserError, nearest
 
 ZONES = 16  # of which one is the test's and one validation's
 
@@ -73,9 +72,7 @@ def _split(text: str) -> str:
 
 def corpus_named(name: str) -> Corpus:
     if name not in CORPORA:
-        near = difflib.get_close_matches(name, CORPORA, n=1, cutoff=0.0)
-        raise UserError(
-            f"there is no built-in corpus '{name}'; the nearest name is '{near[0]}' "
-            f"(all: {', '.join(CORPORA)})."
-        )
+        near = nearest(name, CORPORA)
+        hint = f"did you mean '{near}'?" if near else f"there are {', '.join(CORPORA)}."
+        raise UserError(f"there is no built-in corpus '{name}'; {hint}")
     return CORPORA[name]
