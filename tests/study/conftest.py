@@ -3,12 +3,16 @@
 import os
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from multibranch.data.builtin import builtin
+from multibranch.training.signals import Interruption
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -76,3 +80,24 @@ def study_command() -> Callable[..., subprocess.Popen]:
         )
 
     return start
+
+
+@pytest.fixture
+def pass_the_end(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Has the time of a command be up when it is called, in a training that passes over its end.
+
+    Until then that time stands still: it is as long as a busy machine needs.
+    """
+    clock = SimpleNamespace(now=0.0)
+    clock.monotonic = lambda: clock.now
+    monkeypatch.setattr("multibranch.study.stopping.time", clock)
+
+    def pass_over() -> None:
+        with Interruption(quiet=True) as interruption:  # as of a training that has just ended
+            clock.now = float("inf")
+            (timer,) = (one for one in threading.enumerate() if isinstance(one, threading.Timer))
+            timer.function()
+            while interruption.signal is None:
+                time.sleep(0.01)
+
+    return pass_over

@@ -29,7 +29,6 @@ from multibranch.study.trial import run_trial
 from multibranch.study.trial_folder import claimed
 from multibranch.study.worker import Work, _stop, run_workers
 from multibranch.training import Trainer
-from multibranch.training.signals import Interruption
 
 pytest.importorskip("optuna")
 Start = Callable[..., subprocess.Popen]
@@ -150,18 +149,20 @@ def test_a_run_ends_when_its_time_is_up_and_gives_back_what_it_was_at(
 
 
 def test_nothing_is_begun_after_the_time_though_a_training_passed_over_its_end(
-    write_study: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    write_study: Callable[..., Path],
+    pass_the_end: Callable[[], None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def late(*args: Any, **options: Any) -> dict:
-        with Interruption(quiet=True):  # as of a training that has just ended
-            time.sleep(5)
+        pass_the_end()
         return run_trial(*args, **options)
 
     monkeypatch.setattr("multibranch.study.trial.run_trial", late)
     bench = Bench(load_study(str(write_study())), tmp_path / "out", device="cpu")
     job = Work(bench, bench.study.experiments(), f"sqlite:///{tmp_path}/study.db", threads=1)
     told: list[str] = []
-    assert run_workers(job, 1, tell=told.append, minutes=0.08) == {"done": 1, "waiting": 5}
+    assert run_workers(job, 1, tell=told.append, minutes=60) == {"done": 1, "waiting": 5}
     assert told[-1] == "the time is up"
 
 
