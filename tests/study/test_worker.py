@@ -4,13 +4,12 @@ import json
 import multiprocessing
 import os
 import re
-import shutil
 import signal
 import subprocess
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from multiprocessing.context import SpawnProcess
 from multiprocessing.synchronize import Event
 from pathlib import Path
@@ -417,46 +416,12 @@ def test_a_failure_of_what_was_not_asked_for_is_none_of_this_command(
 # -- PostgreSQL -----------------------------------------------------------------------------------
 
 
-def _program(name: str) -> str | None:
-    found = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"))
-    return str(found[-1]) if found else shutil.which(name)
-
-
-@pytest.fixture(scope="module")
-def postgresql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The URL of a server that lives as long as this module's tests."""
-    initdb, control = _program("initdb"), _program("pg_ctl")
-    if initdb is None or control is None:
-        pytest.skip("there is no PostgreSQL here (Debian: apt-get install postgresql)")
-    pytest.importorskip("psycopg")
-    place = Path("/tmp") / f"multibranch-postgres-{os.getpid()}"
-    place.mkdir(mode=0o755)
-    # The server refuses to run as root; another user may then own its folder.
-    prefix: list[str] = []
-    if os.getuid() == 0:
-        shutil.chown(place, "nobody")
-        prefix = ["setpriv", "--reuid=nobody", "--clear-groups"]
-
-    def call(*words: str) -> None:
-        subprocess.run([*prefix, *words], check=True, capture_output=True, timeout=60, cwd=place)
-
-    # The plainest locale gives a database without an encoding, which must do as well.
-    call(initdb, "-D", f"{place}/data", "-U", "study", "--auth=trust", "--locale=C", "--no-sync")
-    options = f"-k {place} -c listen_addresses='' -c fsync=off"
-    call(control, "-D", f"{place}/data", "-w", "-o", options, "-l", f"{place}/log", "start")
-    try:
-        yield f"postgresql://study@/postgres?host={place}"
-    finally:
-        call(control, "-D", f"{place}/data", "-m", "immediate", "stop")
-        shutil.rmtree(place)
-
-
 def test_two_workers_of_one_command_share_a_postgresql(
-    postgresql: str, write_study: Callable[..., Path], tmp_path: Path
+    postgresql: Any, write_study: Callable[..., Path], tmp_path: Path
 ) -> None:
     file, out = write_study(), tmp_path / "out"
-    words = ("run", file, "--output", out, "--device", "cpu", "--storage", postgresql)
+    words = ("run", file, "--output", out, "--device", "cpu", "--storage", postgresql.url)
     assert study(*words, "--only", "proximal", "--workers", "2", "--discard-models") == 0
-    check_shared(postgresql, file, only="proximal")
+    check_shared(postgresql.url, file, only="proximal")
     assert not list(out.glob("*.db"))
     assert models_in(out) == {"scratch", "proximal"}

@@ -40,9 +40,10 @@ class Work:
     tell_every: float = TELL_EVERY
     end: float | None = None  # when nothing is begun any more, as `end_of` gives it
 
-    def queue(self) -> Queue:
+    def queue(self, tell: Tell = lambda line: None) -> Queue:
+        """The trials in the storage; `tell` is told where that is away."""
         return Queue(
-            open_storage(self.url),
+            open_storage(self.url, patience=self.lease / 2, tell=tell),
             self.bench.study.name,
             self.experiments,
             fingerprints={each.key: self.bench.fingerprint(each) for each in self.experiments},
@@ -57,7 +58,7 @@ def work(
 
     tell_within: told how a trial goes while it is run; as `tell` unless given.
     """
-    queue = job.queue()
+    queue = job.queue(tell)
     queue.fill()
     companies = Companies(job.together, lambda experiment: job.bench)
     group = ""
@@ -221,7 +222,7 @@ def run_workers(
 
 
 def _run_several(job: Work, workers: int, tell: Tell) -> dict[str, int]:
-    queue = job.queue()
+    queue = job.queue(tell)
     queue.fill()
     context = multiprocessing.get_context("spawn")
     processes = [context.Process(target=_main, args=(job, tell)) for _ in range(workers)]
