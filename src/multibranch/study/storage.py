@@ -256,15 +256,19 @@ class Queue:
             yield
 
     def take_back(self) -> list[str]:
-        """End the leases of workers that are gone; the keys of what waits again."""
-        freed = []
-        for key, trial in self.trials().items():
-            if trial.state != self.state.RUNNING or not self.leases.is_gone(trial):
+        """End the leases of workers that are gone; the keys of what waits again.
+
+        What is not to be run here is left to those who run it.
+        """
+        freed, there = [], self.trials()
+        for experiment in self.experiments:
+            trial = there.get(experiment.key)
+            if trial is None or trial.state != self.state.RUNNING:
                 continue
-            if not self.leases.end(trial._trial_id):
-                continue  # it ended after all, or another worker ended its lease
-            self._add(key, trial.user_attrs.get("group", ""), retry_of=trial.number)
-            freed.append(key)
+            if not self.leases.is_gone(trial) or not self.leases.end(trial._trial_id):
+                continue  # at work, or it ended after all, or another worker ended its lease
+            self._add(experiment.key, experiment.group, retry_of=trial.number)
+            freed.append(experiment.key)
         return freed
 
     # -- Ending -----------------------------------------------------------------------------
