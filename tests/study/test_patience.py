@@ -1,6 +1,7 @@
 """A database that is away for a moment, as while its server is started again."""
 
 import logging
+import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -123,3 +124,17 @@ def test_patience_ends_and_what_begins_without_a_database_says_so_in_one_line(
         err = capsys.readouterr().err
         assert err.startswith(f"multibranch study: --storage {server.url} cannot be opened: ")
         assert err.count("\n") == 1
+
+
+def test_a_file_whose_disk_is_full_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(connection: Any) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    told: list[str] = []
+    mine = queue(url := f"sqlite:///{tmp_path}/study.db", told.append)
+    monkeypatch.setattr(mine.storage.engine.dialect, "do_commit", full)
+    with pytest.raises(UserError, match="failed: .* disk is full; what"), answering(url):
+        mine.take(BASE)
+    assert told == []

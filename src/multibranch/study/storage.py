@@ -37,7 +37,7 @@ def open_storage(
 ) -> Any:
     """Optuna's storage at a URL; tables are made where there are none yet.
 
-    patience: for how many seconds it is tried again where it is away later, as `tell` is told.
+    patience: for how many seconds a server is tried again that is away later, as `tell` is told.
     """
     optuna = needed("optuna", install="optuna", purpose="A study's storage")
     optuna.logging.set_verbosity(optuna.logging.ERROR)  # it warns of what is tried again
@@ -68,7 +68,8 @@ def open_storage(
                 raise UserError(f"--storage {shown} cannot be opened: {what}") from None
             time.sleep(0.5)
         else:
-            make_patient(storage, patience, tell)
+            if not url.startswith("sqlite"):
+                make_patient(storage, patience, tell)
             return storage
     raise AssertionError
 
