@@ -1,5 +1,6 @@
 """Workers in processes of their own, on SQLite and on a real PostgreSQL."""
 
+import errno
 import json
 import multiprocessing
 import os
@@ -411,6 +412,50 @@ def test_a_failure_of_what_was_not_asked_for_is_none_of_this_command(
     assert study(*words) == 0
     assert "it broke" not in capsys.readouterr().err
     assert queue.errors() == {other.key: "it broke"}
+
+
+def test_a_full_disk_is_no_failure_of_a_trial_and_the_same_command_goes_on(
+    write_study: Callable[..., Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture,
+) -> None:
+    def full(path: Path, value: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    file, out = write_study(), tmp_path / "out"
+    words = ("run", file, "--output", out, "--device", "cpu", "--only", "scratch", "--seeds", 2)
+    with monkeypatch.context() as patch:
+        patch.setattr("multibranch.study.trial.write_json", full)
+        assert study(*words) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 3  # the first trial begins, translates, and no other is tried
+    assert said[-1].startswith(
+        f"multibranch study: the disk is full (No space left on device): {out}/trials/{BASELINE}"
+    )
+    assert said[-1].endswith(": make room, and start the same command again")
+    assert study(*words) == 0
+
+
+def test_what_failed_and_what_starts_from_it_go_on_as_is_said(
+    write_study: Callable[..., Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture,
+) -> None:
+    def broken(*args: Any, **options: Any) -> list[dict[str, Any]]:
+        raise RuntimeError("it broke")
+
+    again = "with that put right, the same command goes on with --retry-failed\n"
+    words = ("run", write_study(), "--output", tmp_path / "out", "--device", "cpu", "--only")
+    with monkeypatch.context() as patch:
+        patch.setattr("multibranch.study.worker.run_trials", broken)
+        for key, left in ((BASELINE, ""), ("continued", "1 experiment left to run: ")):
+            assert study(*words, key) == 1
+            said = capsys.readouterr().err
+            assert f" {BASELINE} failed: RuntimeError: it broke\n" in said
+            assert said.endswith(f" {left}{again}")
+    assert study(*words, "continued", "--retry-failed") == 0
 
 
 # -- PostgreSQL -----------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from multiprocessing import resource_tracker
 from typing import Any
 
+from multibranch.disk import takes_nothing
 from multibranch.errors import Interrupted, UserError, counted
 from multibranch.study.bench import Bench
 from multibranch.study.company import Companies
@@ -144,6 +145,9 @@ def _run(
         give_back()
         raise Interrupted(stopped.signal) from None
     except Exception as error:
+        if takes_nothing(error):  # no trial would fare better
+            give_back()
+            raise
         name = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
         why = name + " ".join(str(error).split())
         if len(taken) > 1:
