@@ -135,6 +135,6 @@ def test_a_file_whose_disk_is_full_is_not_waited_for(
     told: list[str] = []
     mine = queue(url := f"sqlite:///{tmp_path}/study.db", told.append)
     monkeypatch.setattr(mine.storage.engine.dialect, "do_commit", full)
-    with pytest.raises(UserError, match="failed: .* disk is full; what"), answering(url):
+    with pytest.raises(UserError, match=r"failed: .* disk is full; what"), answering(url):
         mine.take(BASE)
     assert told == []
