@@ -228,6 +228,12 @@ def full_disk(error: OSError, place: Path, *, advice: str) -> UserError | None:
     )
 
 
+def takes_nothing(error: BaseException) -> bool:
+    """Whether an error, or its cause, is that a disk takes nothing any more, whatever it is."""
+    error = error.__cause__ or error
+    return isinstance(error, OSError) and error.errno in (*_FULL, errno.EROFS, errno.EIO)
+
+
 def damaged(path: Path, what: str) -> UserError:
     """That a file of a prepared corpus or of a model is not what it should be."""
     return UserError(f"{path} is damaged: {what}; {remedy(path)}.")

@@ -1,14 +1,19 @@
 """A study so small that a trial takes a second, and the corpus for it."""
 
 import os
+import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from multibranch.data.builtin import builtin
+from multibranch.training.signals import Interruption
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -76,3 +81,80 @@ def study_command() -> Callable[..., subprocess.Popen]:
         )
 
     return start
+
+
+@pytest.fixture
+def pass_the_end(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Has the time of a command be up when it is called, in a training that passes over its end.
+
+    Until then that time stands still: it is as long as a busy machine needs.
+    """
+    clock = SimpleNamespace(now=0.0)
+    clock.monotonic = lambda: clock.now
+    monkeypatch.setattr("multibranch.study.stopping.time", clock)
+
+    def pass_over() -> None:
+        with Interruption(quiet=True) as interruption:  # as of a training that has just ended
+            clock.now = float("inf")
+            (timer,) = (one for one in threading.enumerate() if isinstance(one, threading.Timer))
+            timer.function()
+            while interruption.signal is None:
+                time.sleep(0.01)
+
+    return pass_over
+
+
+class PostgreSQL:
+    """A server of our own, below `place`. It refuses to run as root: another user then has that."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        self.url = f"postgresql://study@/postgres?host={place}"
+        self._prefix: list[str] = []
+        if os.getuid() == 0:
+            shutil.chown(place, "nobody")
+            self._prefix = ["setpriv", "--reuid=nobody", "--clear-groups"]
+        # The plainest locale gives a database without an encoding, which must do as well.
+        words = ("-U", "study", "--auth=trust", "--locale=C", "--no-sync")
+        self._call("initdb", "-D", f"{place}/data", *words)
+        self.start()
+
+    def start(self) -> None:
+        options = f"-k {self.place} -c listen_addresses='' -c fsync=off"
+        self._control("-w", "-o", options, "-l", f"{self.place}/log", "start")
+
+    def stop(self) -> None:
+        self._control("-m", "immediate", "stop")
+
+    def _control(self, *words: str) -> None:
+        self._call("pg_ctl", "-D", f"{self.place}/data", *words)
+
+    def _call(self, name: str, *words: str) -> None:
+        command = [*self._prefix, _postgresql(name), *words]
+        subprocess.run(command, check=True, capture_output=True, timeout=60, cwd=self.place)
+
+
+def _postgresql(name: str) -> str:
+    """Where a program of PostgreSQL's is; Debian has servers of several versions side by side."""
+    found = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"))
+    program = str(found[-1]) if found else shutil.which(name)
+    if program is None:
+        pytest.skip("there is no PostgreSQL here (Debian: apt-get install postgresql)")
+    return program
+
+
+@pytest.fixture(scope="module")
+def postgresql() -> Iterator[PostgreSQL]:
+    """A server that lives as long as a module's tests."""
+    pytest.importorskip("psycopg")
+    _postgresql("initdb")
+    place = Path("/tmp") / f"multibranch-postgres-{os.getpid()}"
+    place.mkdir(mode=0o755)
+    try:
+        server = PostgreSQL(place)
+        try:
+            yield server
+        finally:
+            server.stop()
+    finally:
+        shutil.rmtree(place)

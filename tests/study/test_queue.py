@@ -128,16 +128,30 @@ def test_a_lease_that_is_renewed_holds_and_one_that_is_not_ends(url: str) -> Non
     assert [t.state.name for t in two.storage.get_all_trials(two.study_id)].count("FAIL") == 1
 
 
-def test_a_worker_of_this_machine_that_is_no_more_is_noticed_at_once(url: str) -> None:
-    one, two = queue(url), queue(url)
+def ended(worker: str) -> str:
+    """The name of a worker of this machine as of one that runs no more."""
     child = os.fork()
     if not child:
         os._exit(0)
     os.waitpid(child, 0)
-    machine, _, moment = one.leases.worker.rsplit(":", 2)
-    one.leases.worker = f"{machine}:{child}:{moment}"
+    machine, _, moment = worker.rsplit(":", 2)
+    return f"{machine}:{child}:{moment}"
+
+
+def test_a_worker_of_this_machine_that_is_no_more_is_noticed_at_once(url: str) -> None:
+    one, two = queue(url), queue(url)
+    one.leases.worker = ended(one.leases.worker)
     assert one.take(BASE) is not None
     assert two.take_back() == [BASE.key]
+
+
+def test_what_a_command_does_not_run_it_does_not_take_up(url: str) -> None:
+    """It would not run it, and does not know with which settings it would be run."""
+    one, other = queue(url), Queue(open_storage(url), "s", [OTHER])
+    one.leases.worker = ended(one.leases.worker)
+    assert one.take(BASE) is not None
+    assert other.take_back() == []
+    assert queue(url).take_back() == [BASE.key]
 
 
 def test_a_failure_stays_until_it_is_forgotten(url: str) -> None:

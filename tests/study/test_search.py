@@ -34,7 +34,6 @@ from multibranch.study.searching import _sampler, search
 from multibranch.study.space import Search
 from multibranch.training import Config, Trainer, first_model
 from multibranch.training.bad_batches import Diverged
-from multibranch.training.signals import Interruption
 
 optuna = pytest.importorskip("optuna")
 
@@ -490,17 +489,19 @@ def test_a_time_in_which_no_trial_ends_is_told_as_too_short(
 
 
 def test_no_trial_is_begun_after_the_time_though_a_training_passed_over_its_end(
-    write_study: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    write_study: Callable[..., Path],
+    pass_the_end: Callable[[], None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def late(config: Config, data: Any, **options: Any) -> Trainer:
-        with Interruption(quiet=True):  # as of a training that has just ended
-            time.sleep(5)
+        pass_the_end()
         return Trainer(config, data, **options)
 
     monkeypatch.setattr("multibranch.study.searching.Trainer", late)
     bench = Bench(load_study(str(write_study())), tmp_path / "out", device="cpu")
     url = f"sqlite:///{tmp_path}/s.db"
-    found = search(bench, url=url, trials=3, minutes=0.08, tell=lambda line: None)
+    found = search(bench, url=url, trials=3, minutes=60, tell=lambda line: None)
     assert (found["asked"], found["trials"]) == (3, 1)
 
 

@@ -1,16 +1,16 @@
 """Workers in processes of their own, on SQLite and on a real PostgreSQL."""
 
+import errno
 import json
 import multiprocessing
 import os
 import re
-import shutil
 import signal
 import subprocess
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from multiprocessing.context import SpawnProcess
 from multiprocessing.synchronize import Event
 from pathlib import Path
@@ -29,7 +29,6 @@ from multibranch.study.trial import run_trial
 from multibranch.study.trial_folder import claimed
 from multibranch.study.worker import Work, _stop, run_workers
 from multibranch.training import Trainer
-from multibranch.training.signals import Interruption
 
 pytest.importorskip("optuna")
 Start = Callable[..., subprocess.Popen]
@@ -150,18 +149,20 @@ def test_a_run_ends_when_its_time_is_up_and_gives_back_what_it_was_at(
 
 
 def test_nothing_is_begun_after_the_time_though_a_training_passed_over_its_end(
-    write_study: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    write_study: Callable[..., Path],
+    pass_the_end: Callable[[], None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def late(*args: Any, **options: Any) -> dict:
-        with Interruption(quiet=True):  # as of a training that has just ended
-            time.sleep(5)
+        pass_the_end()
         return run_trial(*args, **options)
 
     monkeypatch.setattr("multibranch.study.trial.run_trial", late)
     bench = Bench(load_study(str(write_study())), tmp_path / "out", device="cpu")
     job = Work(bench, bench.study.experiments(), f"sqlite:///{tmp_path}/study.db", threads=1)
     told: list[str] = []
-    assert run_workers(job, 1, tell=told.append, minutes=0.08) == {"done": 1, "waiting": 5}
+    assert run_workers(job, 1, tell=told.append, minutes=60) == {"done": 1, "waiting": 5}
     assert told[-1] == "the time is up"
 
 
@@ -413,49 +414,59 @@ def test_a_failure_of_what_was_not_asked_for_is_none_of_this_command(
     assert queue.errors() == {other.key: "it broke"}
 
 
+def test_a_full_disk_is_no_failure_of_a_trial_and_the_same_command_goes_on(
+    write_study: Callable[..., Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture,
+) -> None:
+    def full(path: Path, value: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    file, out = write_study(), tmp_path / "out"
+    words = ("run", file, "--output", out, "--device", "cpu", "--only", "scratch", "--seeds", 2)
+    with monkeypatch.context() as patch:
+        patch.setattr("multibranch.study.trial.write_json", full)
+        assert study(*words) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 3  # the first trial begins, translates, and no other is tried
+    assert said[-1].startswith(
+        f"multibranch study: the disk is full (No space left on device): {out}/trials/{BASELINE}"
+    )
+    assert said[-1].endswith(": make room, and start the same command again")
+    assert study(*words) == 0
+
+
+def test_what_failed_and_what_starts_from_it_go_on_as_is_said(
+    write_study: Callable[..., Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture,
+) -> None:
+    def broken(*args: Any, **options: Any) -> list[dict[str, Any]]:
+        raise RuntimeError("it broke")
+
+    again = "with that put right, the same command goes on with --retry-failed\n"
+    words = ("run", write_study(), "--output", tmp_path / "out", "--device", "cpu", "--only")
+    with monkeypatch.context() as patch:
+        patch.setattr("multibranch.study.worker.run_trials", broken)
+        for key, left in ((BASELINE, ""), ("continued", "1 experiment left to run: ")):
+            assert study(*words, key) == 1
+            said = capsys.readouterr().err
+            assert f" {BASELINE} failed: RuntimeError: it broke\n" in said
+            assert said.endswith(f" {left}{again}")
+    assert study(*words, "continued", "--retry-failed") == 0
+
+
 # -- PostgreSQL -----------------------------------------------------------------------------------
 
 
-def _program(name: str) -> str | None:
-    found = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"))
-    return str(found[-1]) if found else shutil.which(name)
-
-
-@pytest.fixture(scope="module")
-def postgresql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The URL of a server that lives as long as this module's tests."""
-    initdb, control = _program("initdb"), _program("pg_ctl")
-    if initdb is None or control is None:
-        pytest.skip("there is no PostgreSQL here (Debian: apt-get install postgresql)")
-    pytest.importorskip("psycopg")
-    place = Path("/tmp") / f"multibranch-postgres-{os.getpid()}"
-    place.mkdir(mode=0o755)
-    # The server refuses to run as root; another user may then own its folder.
-    prefix: list[str] = []
-    if os.getuid() == 0:
-        shutil.chown(place, "nobody")
-        prefix = ["setpriv", "--reuid=nobody", "--clear-groups"]
-
-    def call(*words: str) -> None:
-        subprocess.run([*prefix, *words], check=True, capture_output=True, timeout=60, cwd=place)
-
-    # The plainest locale gives a database without an encoding, which must do as well.
-    call(initdb, "-D", f"{place}/data", "-U", "study", "--auth=trust", "--locale=C", "--no-sync")
-    options = f"-k {place} -c listen_addresses='' -c fsync=off"
-    call(control, "-D", f"{place}/data", "-w", "-o", options, "-l", f"{place}/log", "start")
-    try:
-        yield f"postgresql://study@/postgres?host={place}"
-    finally:
-        call(control, "-D", f"{place}/data", "-m", "immediate", "stop")
-        shutil.rmtree(place)
-
-
 def test_two_workers_of_one_command_share_a_postgresql(
-    postgresql: str, write_study: Callable[..., Path], tmp_path: Path
+    postgresql: Any, write_study: Callable[..., Path], tmp_path: Path
 ) -> None:
     file, out = write_study(), tmp_path / "out"
-    words = ("run", file, "--output", out, "--device", "cpu", "--storage", postgresql)
+    words = ("run", file, "--output", out, "--device", "cpu", "--storage", postgresql.url)
     assert study(*words, "--only", "proximal", "--workers", "2", "--discard-models") == 0
-    check_shared(postgresql, file, only="proximal")
+    check_shared(postgresql.url, file, only="proximal")
     assert not list(out.glob("*.db"))
     assert models_in(out) == {"scratch", "proximal"}

@@ -166,9 +166,15 @@ def _run(args: argparse.Namespace) -> int:
         states = run_workers(job, workers, tell=_tell, minutes=args.minutes)
     for key, error in queue.errors().items():
         _tell(f"{key} failed: {error}")
-    left = len(experiments) - states.get("done", 0) - states.get("failed", 0)
+    failed = states.get("failed", 0)
+    left = len(experiments) - states.get("done", 0) - failed
+    again = "the same command goes on"
+    if failed:
+        again = f"with that put right, {again} with --retry-failed"
     if left:
-        _tell(f"{counted(left, 'experiment')} left to run: the same command goes on")
+        again = f"{counted(left, 'experiment')} left to run: {again}"
+    if left or failed:
+        _tell(again)
     row = {"study": bench.study.name, "experiments": len(experiments), "done": 0, **states}
     print_result([row], as_json=args.json, title="Study")
     return 0 if states.get("done") == len(experiments) else 1

@@ -56,7 +56,7 @@ def search(
     begun = beginning(bench, seed)
     space = begun.space
     wanted = space.trials if trials is None else trials
-    storage = open_storage(url)
+    storage = open_storage(url, patience=lease / 2, tell=tell)
     leases = Leases(storage, seconds=lease)
     optuna_study = optuna.create_study(
         storage=storage,

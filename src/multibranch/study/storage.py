@@ -11,7 +11,7 @@ import fcntl
 import json
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from typing import Any
 from multibranch.errors import UserError, needed
 from multibranch.study.experiment import Experiment
 from multibranch.study.leases import FINISHED, LEASE, Leases
+from multibranch.study.patience import make_patient, reason
 
 
 def default_url(output: Path) -> str:
@@ -31,15 +32,19 @@ def without_password(url: str) -> str:
     return re.sub(r"([?&])password=[^&]*&?", r"\1", url).rstrip("?&")
 
 
-def open_storage(url: str) -> Any:
-    """Optuna's storage at a URL; tables are made where there are none yet."""
+def open_storage(
+    url: str, *, patience: float = 0.0, tell: Callable[[str], None] = lambda line: None
+) -> Any:
+    """Optuna's storage at a URL; tables are made where there are none yet.
+
+    patience: for how many seconds a server is tried again that is away later, as `tell` is told.
+    """
     optuna = needed("optuna", install="optuna", purpose="A study's storage")
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    optuna.logging.set_verbosity(optuna.logging.ERROR)  # it warns of what is tried again
+    shown = without_password(url)
     # What follows the first @ would be taken for the server, and shown as such.
     if _file(url) is None and re.search(r"://[^@]*@[^/?]*@", url):
-        raise UserError(
-            f"--storage {without_password(url)}: write %40 for an @ in the user or the password"
-        )
+        raise UserError(f"--storage {shown}: write %40 for an @ in the user or the password")
     # postgresql://… would ask for psycopg2; the driver that comes with us is psycopg 3.
     for name in ("postgresql://", "postgres://"):
         if url.startswith(name):
@@ -55,14 +60,17 @@ def open_storage(url: str) -> Any:
         arguments = {"connect_args": {"timeout": 120}}
     for last in (False, False, False, True):
         try:
-            return optuna.storages.RDBStorage(url, engine_kwargs=arguments)
+            storage = optuna.storages.RDBStorage(url, engine_kwargs=arguments)
         except Exception as error:
             # Two workers that start at once both make the tables; the second need only try again.
             if last:
                 what = str(error).splitlines()[0] if str(error) else type(error).__name__
-                shown = without_password(url)
                 raise UserError(f"--storage {shown} cannot be opened: {what}") from None
             time.sleep(0.5)
+        else:
+            if not url.startswith("sqlite"):
+                make_patient(storage, patience, tell)
+            return storage
     raise AssertionError
 
 
@@ -76,10 +84,9 @@ def answering(url: str) -> Iterator[None]:
         kinds = {kind.__name__ for kind in type(error).__mro__}  # whose packages may be missing
         if not kinds & {"StorageInternalError", "SQLAlchemyError"}:
             raise
-        what = str(error.__cause__ or error).partition("\n")[0]
         raise UserError(
-            f"--storage {without_password(url)} failed: {what}; what trials have saved is kept: "
-            "with that put right, the same command goes on"
+            f"--storage {without_password(url)} failed: {reason(error)}; what trials have saved is "
+            "kept: with that put right, the same command goes on"
         ) from None
 
 
@@ -250,15 +257,19 @@ class Queue:
             yield
 
     def take_back(self) -> list[str]:
-        """End the leases of workers that are gone; the keys of what waits again."""
-        freed = []
-        for key, trial in self.trials().items():
-            if trial.state != self.state.RUNNING or not self.leases.is_gone(trial):
+        """End the leases of workers that are gone; the keys of what waits again.
+
+        What is not to be run here is left to those who run it.
+        """
+        freed, there = [], self.trials()
+        for experiment in self.experiments:
+            trial = there.get(experiment.key)
+            if trial is None or trial.state != self.state.RUNNING:
                 continue
-            if not self.leases.end(trial._trial_id):
-                continue  # it ended after all, or another worker ended its lease
-            self._add(key, trial.user_attrs.get("group", ""), retry_of=trial.number)
-            freed.append(key)
+            if not self.leases.is_gone(trial) or not self.leases.end(trial._trial_id):
+                continue  # at work, or it ended after all, or another worker ended its lease
+            self._add(experiment.key, experiment.group, retry_of=trial.number)
+            freed.append(experiment.key)
         return freed
 
     # -- Ending -----------------------------------------------------------------------------

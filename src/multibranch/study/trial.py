@@ -37,6 +37,7 @@ from multibranch.study.trial_folder import (
 from multibranch.tasks.translation import validation_score
 from multibranch.training import Config, Trainer
 from multibranch.training.display import read_records
+from multibranch.training.disk import refusals_explained
 from multibranch.training.together import Table, run_together
 
 Watch = Callable[[dict[str, Any]], None]
@@ -70,7 +71,7 @@ def run_trial(
     done = read_record(folder)
     if done is not None:
         return done
-    with claimed(folder):
+    with refusals_explained(folder), claimed(folder):
         done = read_record(folder)  # by whoever held it until now
         if done is not None:
             return done

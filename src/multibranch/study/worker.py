@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from multiprocessing import resource_tracker
 from typing import Any
 
+from multibranch.disk import takes_nothing
 from multibranch.errors import Interrupted, UserError, counted
 from multibranch.study.bench import Bench
 from multibranch.study.company import Companies
@@ -40,9 +41,10 @@ class Work:
     tell_every: float = TELL_EVERY
     end: float | None = None  # when nothing is begun any more, as `end_of` gives it
 
-    def queue(self) -> Queue:
+    def queue(self, tell: Tell = lambda line: None) -> Queue:
+        """The trials in the storage; `tell` is told where that is away."""
         return Queue(
-            open_storage(self.url),
+            open_storage(self.url, patience=self.lease / 2, tell=tell),
             self.bench.study.name,
             self.experiments,
             fingerprints={each.key: self.bench.fingerprint(each) for each in self.experiments},
@@ -57,7 +59,7 @@ def work(
 
     tell_within: told how a trial goes while it is run; as `tell` unless given.
     """
-    queue = job.queue()
+    queue = job.queue(tell)
     queue.fill()
     companies = Companies(job.together, lambda experiment: job.bench)
     group = ""
@@ -143,6 +145,9 @@ def _run(
         give_back()
         raise Interrupted(stopped.signal) from None
     except Exception as error:
+        if takes_nothing(error):  # no trial would fare better
+            give_back()
+            raise
         name = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
         why = name + " ".join(str(error).split())
         if len(taken) > 1:
@@ -221,7 +226,7 @@ def run_workers(
 
 
 def _run_several(job: Work, workers: int, tell: Tell) -> dict[str, int]:
-    queue = job.queue()
+    queue = job.queue(tell)
     queue.fill()
     context = multiprocessing.get_context("spawn")
     processes = [context.Process(target=_main, args=(job, tell)) for _ in range(workers)]
