@@ -36,8 +36,8 @@ from multibranch.study.trial_folder import (
 )
 from multibranch.tasks.translation import validation_score
 from multibranch.training import Config, Trainer
-from multibranch.training.display import read_records
 from multibranch.training.disk import refusals_explained
+from multibranch.training.display import read_records
 from multibranch.training.together import Table, run_together
 
 Watch = Callable[[dict[str, Any]], None]
