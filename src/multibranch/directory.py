@@ -90,8 +90,10 @@ def load_model(folder: str | Path, *, device: str | torch.device = "cpu") -> Mul
             f"the weights in {folder / WEIGHTS} are not those that {CONFIG} describes: "
             f"{differing[0]} differs, and {len(differing) - 1} more"
         )
-    # Position frequencies, which have no file, are computed as the memory is given.
-    model.to_empty(device="cpu").load_state_dict(weights)
+    # Position frequencies, which have no file, are computed as the memory is given. `to_empty` gives
+    # it by PyTorch in Python, whose import takes longer than all of this.
+    model._apply(lambda tensor: torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu"))
+    model.load_state_dict(weights)
     _check_numbers(folder, model)
     return model.to(device).eval()
 
