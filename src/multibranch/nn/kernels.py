@@ -23,6 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from multibranch.nn.chunked_loss import ChunkedCrossEntropy
+from multibranch.nn.drop import times
 from multibranch.nn.plainly import reference_only
 
 _INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -391,7 +392,5 @@ def _padded_attention(
             q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), mask, dropout_p
         )
         outputs.append(attended.transpose(1, 2).flatten(0, 1))  # (g·t, h, w)
-    factor = padding.sees.to(first.dtype)
-    if head_scale is not None:
-        factor = factor * head_scale.to(first.dtype)[:, None]
-    return torch.cat(outputs).index_select(0, padding.place) * factor
+    factors = padding.sees if head_scale is None else padding.sees * head_scale[:, None]
+    return times(torch.cat(outputs).index_select(0, padding.place), factors)
