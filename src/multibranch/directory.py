@@ -97,7 +97,7 @@ def load_model(folder: str | Path, *, device: str | torch.device = "cpu") -> Mul
 
 
 def _check_numbers(folder: Path, model: MultiBranchTransformer) -> None:
-    """Refuse weights that are no numbers, of which nothing but empty outputs would come."""
+    """Refuse weights that are not finite: a model with them writes nothing but empty outputs."""
     for name, weight in model.state_dict().items():
         if weight.numel() and not all(math.isfinite(float(end)) for end in weight.aminmax()):
             raise UserError(

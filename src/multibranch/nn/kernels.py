@@ -57,7 +57,7 @@ def _kernels_attend(states: Tensor) -> bool:
 
 
 def _in_chunks(states: Tensor) -> bool:
-    """Whether a loss is to be had some rows at a time: on a CPU, of one model, of plain tensors."""
+    """Whether to compute a loss some rows at a time: on a CPU, for one model, of plain tensors."""
     return (
         not torch.compiler.is_compiling()
         and not torch.jit.is_tracing()
@@ -125,9 +125,9 @@ def make_segments(boundaries: Tensor, tokens: int, *, longest: int | None = None
 
 
 def _can_be_read(boundaries: Tensor) -> bool:
-    """Whether their values are there for the asking, without halting a device or breaking a graph.
+    """Whether the host can read their values without halting a device or breaking a graph.
 
-    Within vmap those of many models are not.
+    Within vmap it cannot: they are those of many models.
     """
     return (
         boundaries.device.type == "cpu"
@@ -218,7 +218,7 @@ def _once(
     keys: Segments,
     causal: bool,
 ) -> _Result:
-    """Work for the first layer of a batch, and for all; a compiler shares such work by itself."""
+    """The work of a batch's first layer, kept for the others; a compiler shares it by itself."""
     if torch.compiler.is_compiling():
         return work(queries, keys, causal)
     name = (work.__name__, id(keys.boundaries), causal)
