@@ -90,8 +90,8 @@ def load_model(folder: str | Path, *, device: str | torch.device = "cpu") -> Mul
             f"the weights in {folder / WEIGHTS} are not those that {CONFIG} describes: "
             f"{differing[0]} differs, and {len(differing) - 1} more"
         )
-    # Position frequencies, which have no file, are computed as the memory is given. `to_empty` gives
-    # it by PyTorch in Python, whose import takes longer than all of this.
+    # Position frequencies, which have no file, are computed as memory is given. `to_empty` would do
+    # the same by PyTorch in Python, whose import takes longer than all of this.
     model._apply(lambda tensor: torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu"))
     model.load_state_dict(weights)
     _check_numbers(folder, model)
@@ -99,7 +99,7 @@ def load_model(folder: str | Path, *, device: str | torch.device = "cpu") -> Mul
 
 
 def _check_numbers(folder: Path, model: MultiBranchTransformer) -> None:
-    """Refuse weights that are no numbers, of which nothing but empty outputs would come."""
+    """Refuse weights that are not finite: a model with them writes nothing but empty outputs."""
     for name, weight in model.state_dict().items():
         if weight.numel() and not all(math.isfinite(float(end)) for end in weight.aminmax()):
             raise UserError(

@@ -59,7 +59,7 @@ def compiled(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.fixture(params=["plain", "triton" if HAS_TRITON else "in chunks"])
 def path_of_loss(request: pytest.FixtureRequest) -> Iterator[str]:
-    """The same of the loss, which is had in chunks on a CPU."""
+    """The same for the loss, which a CPU computes in chunks."""
     with use_reference() if request.param == "plain" else nullcontext():
         yield request.param
 

@@ -134,7 +134,7 @@ def inspect(
 def recorded_attention(model: nn.Module) -> Iterator[dict[str, Tensor]]:
     """Inside, every attention layer's weights (b, N_a, m, t, s) are kept under the layer's name.
 
-    The layers are others meanwhile: who comes from another thread waits.
+    The model's layers are changed meanwhile: other threads wait.
     """
     seen: dict[str, Tensor] = {}
     layers = {n: m for n, m in model.named_modules() if isinstance(m, MultiBranchAttention)}

@@ -126,7 +126,7 @@ class BeamSearch(Search):
         self._keep_best("final_ids", self.history.gather(1, rows), at)
 
     def _keep_best(self, name: str, new: Tensor, at: Tensor) -> None:
-        """The entries `at` of what there was and what is new, in place of what there was."""
+        """Of the entries that there are and the new ones, keep those at `at`, in place."""
         both = torch.cat([getattr(self, name), new], dim=1)
         index = at if both.dim() == 2 else at.unsqueeze(2).expand(-1, -1, both.shape[2])
         getattr(self, name).copy_(both.gather(1, index))

@@ -59,7 +59,7 @@ def spread(
 def _threads_restored() -> Iterator[None]:
     """Inside, each thread may set PyTorch's number of threads; what it was comes back at the end.
 
-    The number that one thread sets is what threads that start later find. So one who begins while
+    Threads that start later find the number that one thread has set. So a call that begins while
     others are inside must not take it for the usual one.
     """
     global _spreading, _usual

@@ -72,7 +72,7 @@ class Search(ABC):
         lengths = torch.arange(1, self.rules.steps + 1, dtype=torch.float64, device=device)
         self.norms = lengths**options.length_penalty  # (steps,) of hypotheses that end at each step
         self.found: dict[int, list[Hypothesis]] = {}
-        # Whether the models computed NaN, of which no hypothesis comes: one makes a whole row NaN.
+        # Whether the models computed NaN, which leaves no hypothesis: one makes its whole row NaN.
         self.is_nan = torch.zeros((), dtype=torch.bool, device=device)
 
     @abstractmethod
@@ -115,7 +115,7 @@ class Search(ABC):
         return len(self.done) > 0
 
     def _let_go(self, *, at_least: int) -> None:
-        """Take the results of sentences that are done, if they are so many or all."""
+        """Take the results of the sentences that are done, once they are so many, or all."""
         done = self.done.tolist()
         count = sum(done)
         if count < min(at_least, len(done)) or not count:

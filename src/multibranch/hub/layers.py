@@ -13,7 +13,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from multibranch.hub.attention import attend, may_skip
 from multibranch.nn import MultiBranchAttention
-from multibranch.nn.drop import draw_own
+from multibranch.nn.drop import draw_own, times
 
 
 def become(module: nn.Module, kind: type) -> Any:
@@ -136,4 +136,4 @@ class DroppedSecond(nn.Linear):
             return output / (1 - self.drop_branch)
         factor = draw_own(1, self.drop_branch, training=True, device=output.device)
         assert factor is not None
-        return output * factor.to(output.dtype)
+        return times(output, factor)

@@ -97,7 +97,7 @@ def _exchange(block: nn.Module, place: Attention, branching: Branching, noise: f
 
 
 def _check_copied(part: nn.Module) -> None:
-    """Refuse a projection of which branches cannot be copies, as one in eight bits or adapted."""
+    """Refuse a projection that branches cannot copy: one in eight bits, or with an adapter."""
     if not isinstance(part, nn.Linear) or not part.weight.is_floating_point():
         raise UserError(
             f"an attention layer has a projection of the class {type(part).__name__}, of which "

@@ -115,9 +115,9 @@ def paired_bootstrap(
 
 
 def _only_blanks(lines: Sequence[str]) -> list[str]:
-    """Lines of which sacreBLEU, which ends tokens at any white space, takes those of multi-bleu.
+    """Lines from which sacreBLEU takes the tokens that multi-bleu takes.
 
-    White space within a token becomes a character for private use.
+    It ends tokens at any white space, so that what is within one becomes a private character.
     """
 
     def hidden(found: re.Match[str]) -> str:

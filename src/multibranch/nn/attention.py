@@ -23,6 +23,7 @@ from multibranch.nn.drop import (
     check_units,
     draw_own,
     kept_units,
+    times,
 )
 from multibranch.nn.kernels import Segments
 from multibranch.nn.linear import linear, scaled_linear
@@ -165,9 +166,9 @@ class MultiBranchAttention(nn.Module):
         bias = None if self.out_bias is None else self.out_bias[active]  # (branches, d)
         if factors is not None:
             if not scaled:
-                heads = heads * self._head_factors(factors).to(heads.dtype).unsqueeze(-1)
+                heads = times(heads, self._head_factors(factors).unsqueeze(-1))
             if bias is not None and self.drop_kind == "branch":
-                bias = bias * factors.to(bias.dtype).unsqueeze(-1)
+                bias = times(bias, factors.unsqueeze(-1))
         summed_bias = None if bias is None else bias.sum(0)
         scale = branch_factor(self.branches, self.branch_scale)
         return scaled_linear(heads.flatten(-2), weight.t(), summed_bias, scale)

@@ -19,7 +19,7 @@ Signatures = dict[str, tuple[Any, list[Any]]]  # of functions: what each gives a
 
 
 def load(module: str, signatures: Signatures) -> ctypes.CDLL | None:
-    """A module's functions; None where it cannot be had."""
+    """A module's functions; None where there is no such module, or none for this machine."""
     found = importlib.util.find_spec(module)
     if found is None or found.origin is None:
         return None

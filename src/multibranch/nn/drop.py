@@ -59,6 +59,14 @@ def as_factors(keep: Sequence[float], weight: Tensor) -> Tensor:
     return torch.tensor(list(keep), dtype=dtype, device=weight.device)
 
 
+def times(states: Tensor, factors: Tensor) -> Tensor:
+    """states times factors, in the type of the states, to which the factors are not rounded.
+
+    As bfloat16, 1/(1 − 0.3) is 0.08% more: with it every pass would be a little too large.
+    """
+    return (states * factors).to(states.dtype)
+
+
 def check_rate(name: str, rate: float) -> None:
     """Raise ValueError unless `rate` lies in [0, 1)."""
     if not 0 <= rate < 1:

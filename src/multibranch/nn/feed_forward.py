@@ -19,6 +19,7 @@ from multibranch.nn.drop import (
     check_units,
     draw_own,
     kept_units,
+    times,
 )
 from multibranch.nn.linear import linear, scaled_linear
 from multibranch.nn.training_kernels import dropout
@@ -144,9 +145,9 @@ class MultiBranchFeedForward(nn.Module):
             output = linear(
                 hidden.flatten(-2), weight.t(), None if bias is None else bias.squeeze(0)
             )
-            return output * (keep * scale).to(output.dtype)
+            return times(output, keep * scale)
         if keep is not None:
-            hidden = hidden * keep.to(hidden.dtype).unsqueeze(-1)
-            bias = None if bias is None else bias * keep.to(bias.dtype).unsqueeze(-1)
+            hidden = times(hidden, keep.unsqueeze(-1))
+            bias = None if bias is None else times(bias, keep.unsqueeze(-1))
         summed_bias = None if bias is None else bias.sum(0)
         return scaled_linear(hidden.flatten(-2), weight.t(), summed_bias, scale)

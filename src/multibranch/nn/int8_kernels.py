@@ -1,4 +1,4 @@
-"""Which of the kernels in C for decoding in eight bits do not run here, and why, in words."""
+"""Which C kernels for decoding in eight bits do not run here, and why, as a sentence."""
 
 import torch
 

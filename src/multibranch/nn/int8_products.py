@@ -23,7 +23,7 @@ _SIGNATURES: Signatures = {
 
 
 class Weight(ctypes.Structure):
-    """A weight as the kernel takes it; who makes one keeps what it points to."""
+    """A weight as the kernel takes it; whoever makes one keeps what it points to alive."""
 
     _fields_ = [
         ("inner", WHOLE),

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from multibranch.nn import training_kernels
 from multibranch.nn.chunked_loss import ChunkedCrossEntropy
+from multibranch.nn.drop import times
 from multibranch.nn.plainly import eager_on_cpu, reference_only
 
 _INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -112,9 +113,9 @@ def make_segments(boundaries: Tensor, tokens: int, *, longest: int | None = None
 
 
 def _can_be_read(boundaries: Tensor) -> bool:
-    """Whether their values are there for the asking, without halting a device or breaking a graph.
+    """Whether the host can read their values without halting a device or breaking a graph.
 
-    Within vmap those of many models are not.
+    Within vmap it cannot: they are those of many models.
     """
     return (
         boundaries.device.type == "cpu"
@@ -215,7 +216,7 @@ def _once(
     keys: Segments,
     causal: bool,
 ) -> _Result:
-    """Work for the first layer of a batch, and for all; a compiler shares such work by itself."""
+    """The work of a batch's first layer, kept for the others; a compiler shares it by itself."""
     if torch.compiler.is_compiling():
         return work(queries, keys, causal)
     name = (work.__name__, id(keys.boundaries), causal)
@@ -389,7 +390,5 @@ def _padded_attention(
             q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), mask, dropout_p
         )
         outputs.append(attended.transpose(1, 2).flatten(0, 1))  # (g·t, h, w)
-    factor = padding.sees.to(first.dtype)
-    if head_scale is not None:
-        factor = factor * head_scale.to(first.dtype)[:, None]
-    return torch.cat(outputs).index_select(0, padding.place) * factor
+    factors = padding.sees if head_scale is None else padding.sees * head_scale[:, None]
+    return times(torch.cat(outputs).index_select(0, padding.place), factors)

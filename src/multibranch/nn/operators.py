@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from multibranch.nn.drop import times
 from multibranch.nn.plainly import BY_PRODUCTS, IN_REFERENCE, refuse_second_derivative
 from multibranch.nn.triton_kernels import launch_backward, launch_cross_entropy, launch_forward
 
@@ -212,7 +213,7 @@ def _attention_of_models(name: str, packed: int) -> Any:
         out = out.unflatten(0, (models, queries))
         if scale is not None:
             (scale,) = _models_first(models, dims[end : end + 1], (scale,))
-            out = (out * scale[:, None, :, None]).to(out.dtype)  # the kernels' factors are float32
+            out = times(out, scale[:, None, :, None])
         return (out, lse.unflatten(1, (models, queries))), (0, 1)
 
     return rule

@@ -99,7 +99,7 @@ def _check_same_task(folder: str | Path, text: TextPipeline, data: PreparedData)
 
 
 def _check_same_languages(folder: str | Path, text: TextPipeline, data: PreparedData) -> None:
-    """Refuse other languages, and the other direction; who does not name a language takes any."""
+    """Refuse other languages, and the other direction; what names no language fits any."""
     for side in SIDES:
         held, own = data.text.settings.language(side), text.settings.language(side)
         if held and own and held != own:

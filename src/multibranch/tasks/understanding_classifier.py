@@ -128,7 +128,7 @@ class Classifier:
             yield from self._answers(lot, line_number)
 
     def _answers(self, lot: list[tuple[str, ...]], last: int) -> Iterator[dict[str, Any]]:
-        """Those of some lines, the last of which has this number."""
+        """The answers to some lines; `last` is the number of the last one."""
         for row in self.probabilities(lot, unit="line", first=last - len(lot) + 1).tolist():
             best = max(range(len(row)), key=row.__getitem__)
             yield {"label": self.names[best], "probabilities": dict(zip(self.names, row))}

@@ -219,7 +219,7 @@ class WordEncoder:
         return encoded
 
     def _learn(self, words: set[str]) -> dict[str, list[int]]:
-        """The ids of these words, and of others; no other thread takes any of them away."""
+        """The ids of these words and of others; no thread takes any out of this dictionary."""
         if len(self._known) > _CACHED_WORDS:
             self._known = {}
         known = self._known

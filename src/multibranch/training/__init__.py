@@ -8,8 +8,8 @@ initialisation), `validation` measures it, `display` and `clock` tell of it.
   it are `optimiser`, `loss` (R-Drop's), `schedule`, `seeds` (what is drawn) and `determinism`.
 - What is kept goes through `keeping` and `background` into a `run_folder`: `outputs` (the model
   directories), `averaging` (snapshots) and `checkpoint`, whose `progress` `resuming` goes on from.
-- What comes from outside: `processes`, `signals`, and, in words, the ends of `memory`, of the
-  `disk` and of finite numbers (`bad_batches`).
+- What comes from outside: `processes` and `signals`. What a run says when it meets its end:
+  `memory`, `disk` and, where gradients are not finite, `bad_batches`.
 """
 
 from multibranch.training.config import Config, DataConfig, DecodeConfig, ModelConfig, TrainConfig

@@ -100,6 +100,6 @@ def _mean(total: Mapping[str, Tensor], number: int) -> dict[str, Tensor]:
 
 
 def _loss(average: Average) -> float:
-    """The loss, infinite where it is no number, which no other is lower than."""
+    """The loss, or infinity where it is no number, so that it is never the lowest."""
     loss = float(average.measured["loss"])
     return math.inf if math.isnan(loss) else loss

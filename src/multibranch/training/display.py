@@ -55,7 +55,7 @@ class Display:
 
     def __exit__(self, *reason: Any) -> None:
         if self._live is not None:
-            # Of a run that came to its end a line with time left would stay, behind what is later.
+            # Else a run that has ended leaves a line with time left below what it says at its end.
             self._live.transient = reason[0] is None
             self._live.__exit__(*reason)
             self._live = None

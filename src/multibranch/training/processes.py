@@ -106,7 +106,7 @@ def join(device: str) -> Processes:
             rank=rank,
             world_size=world,
         )
-        # Once for all runs of this process: who left could not join those who have not yet.
+        # Once for all runs of this process: a process that has left cannot join the others again.
         atexit.register(dist.destroy_process_group)
     return Processes(rank, world, chosen)
 

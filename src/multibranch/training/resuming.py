@@ -62,7 +62,7 @@ def take_up(
 
 
 def _checksum(folder: str | None) -> str | None:
-    """What the weights that a run starts from are known by; None where there are none, any more."""
+    """The checksum of the weights that a run starts from; None where there are none, or gone."""
     path = Path(folder or "") / WEIGHTS
     return sha256(path) if folder is not None and path.is_file() else None
 

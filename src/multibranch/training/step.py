@@ -86,7 +86,7 @@ class Objective(nn.Module):
             for each in logits
         ]
         apart = consistency(logits[0], logits[1], targets, padding=padding)
-        smoothed, plain = (first + second for first, second in zip(*losses))
+        smoothed, plain = (one + other for one, other in zip(*losses))
         return torch.stack([(smoothed + self.r_drop * apart) / 2, plain / 2])
 
 
@@ -101,8 +101,8 @@ class Step:
         skips: whether the work of dropped branches is skipped, not masked.
     """
 
-    # Of the running sums, those that grow with the batches of one process: losses and tokens. The
-    # others every process has alike.
+    # The running sums that grow with the batches of this process alone: losses and tokens. The
+    # others are the same in every process.
     OWN = [0, 1, 5]
 
     def __init__(

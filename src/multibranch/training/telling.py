@@ -19,7 +19,7 @@ def beginning(
     parameters: int,
     resumed: Progress | None,
 ) -> list[str]:
-    """The lines on what is trained with what; resumed: where an earlier run had come to."""
+    """The lines on what is trained, and with what; resumed: where a run that goes on stands."""
     lines = [
         f"{parameters:,} parameters, {counted(len(batches), 'batch', 'batches')} an epoch on "
         f"{processes.world} × {processes.device.type}, {str(precision)[6:]}",
