@@ -34,3 +34,17 @@ def test_a_connection_on_which_no_whole_request_comes_is_closed(start):
                 answers[-1] += part
         assert [answer[:12] for answer in answers] == [b"", b"", b"", b"HTTP/1.1 200"]
         assert asked.recv(65536).startswith(b"HTTP/1.1 200 ")
+
+
+def test_a_reader_who_goes_away_in_a_document_is_counted_as_gone(start, until):
+    one = start()
+    document = "Der Mann sieht die Frau, und das Haus. " * 2000
+    with connect(one.port, request("/translate/stream", text=document)) as wire:
+        assert wire.recv(1000).startswith(b"HTTP/1.1 200 ")
+    requests = one.service.metrics.requests
+    until(lambda: requests.value() == 1)
+    assert requests.value(endpoint="/translate/stream", status="499") == 1
+    with one.client() as client:
+        client.post("/translate/stream", json={"text": "Der Mann."})
+    until(lambda: requests.value() == 2)
+    assert requests.value(endpoint="/translate/stream", status="200") == 1
