@@ -9,7 +9,7 @@ from results_source import note_of, source_of
 
 # Records of before the decoder in eight bits stepped through a block with one call. Newer ones say
 # how it stepped (`int8_step`), so that one that is made again needs no place here.
-ONE_CALL_AN_OPERATION = ("export-demo-cpu", "export-ted-cpu")
+ONE_CALL_AN_OPERATION = ("export-ted-cpu",)
 
 
 def _int8_step(path: Path, content: dict[str, Any]) -> str:

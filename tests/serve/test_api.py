@@ -676,6 +676,11 @@ def test_the_reference_describes_every_endpoint(served):
                 retry = operation["responses"]["503"]["headers"]
                 assert "Retry-After" in retry
     assert "<script" not in page
+    for name, schema in description["components"]["schemas"].items():
+        if name.endswith("Body"):
+            assert all("description" in field for field in schema["properties"].values()), name
+    assert "<small>from 1 to 16</small>" in page and "at most 10,000,000" in page
+    assert not re.search(r"(from|to) -?\d+\.0\b", page)
 
 
 def test_health_model_and_metrics(served):

@@ -251,6 +251,43 @@ def test_a_phone_s_width_needs_no_scrolling_aside_and_colours_can_be_read(
         assert contrast(page, selector) >= 4.5, selector
     page.goto(f"{served.address}/docs")
     assert page.evaluate("document.documentElement.scrollWidth") == 375
+    beyond = """() => Math.max(...[...document.querySelectorAll(".scroll")]
+        .map((table) => table.scrollWidth - table.clientWidth))"""
+    assert page.evaluate(beyond) == 0
+
+
+def test_a_phone_shows_the_head_of_the_page_in_one_line(served, open_page):
+    page = open_page(served)
+    page.set_viewport_size({"width": 360, "height": 800})
+    playwright.expect(page.locator("#model")).to_have_text("de → en · 3 branches")
+    boxes = [page.locator(place).bounding_box() for place in (".brand", ".top nav")]
+    assert boxes[1]["y"] < boxes[0]["y"] + boxes[0]["height"]
+
+
+@pytest.mark.parametrize("width", [360, 768, 1400])
+def test_wide_letters_beside_a_heat_map_are_not_cut(served, open_page, width):
+    words = ["woman", "WWWWWWWWWWWWWW", "mmmmmmmm", "日本語日本語日本語"]
+    page = open_page(served)
+    page.set_viewport_size({"width": width, "height": 800})
+
+    def wide(route):
+        seen = route.fetch().json()
+        for side in ("rows", "columns"):
+            seen[side] = [words[place % len(words)] for place in range(len(seen[side]))]
+        route.fulfill(json=seen)
+
+    page.route("**/inspect", wide)
+    page.locator("#source").fill(SENTENCE)
+    playwright.expect(page.locator("#maps svg")).to_have_count(3)
+    ends = """() => [...document.querySelectorAll("#maps svg")].flatMap((map) => {
+      const whole = map.getBoundingClientRect();
+      return [...map.querySelectorAll("text")].map((text) => {
+        text.classList.add("on"); // bold, as where one points
+        const box = text.getBoundingClientRect();
+        return Math.min(box.left - whole.left, box.top - whole.top);
+      });
+    })"""
+    assert min(page.evaluate(ends)) >= 0
 
 
 def test_on_phones_a_heat_map_fits_or_is_plainly_scrolled(served, open_page):
@@ -316,11 +353,17 @@ def test_a_token_that_no_header_can_hold_is_not_the_token(start, open_page):
     playwright.expect(page.locator("#unlock")).to_be_hidden()
 
 
-def test_what_is_wrong_is_said(start, open_page):
+def test_what_is_wrong_is_said_and_nothing_of_another_text_is_left_beside_it(start, open_page):
     one = start(limits={"tokens": 5, "inspect_tokens": 5})
     page = open_page(one)
+    page.locator("#source").fill("der Mann")
+    translated(page, one, "der Mann")
+    playwright.expect(page.locator("#maps svg")).to_have_count(3)
     page.locator("#source").fill("der " * 9)
     playwright.expect(page.locator("#said")).to_contain_text("9 tokens; 5 are the most")
+    playwright.expect(page.locator("#target")).to_have_text("")
+    for part in ("#nbest", "#attention", "#copy"):
+        playwright.expect(page.locator(part)).to_be_hidden()
 
 
 def test_a_text_too_long_for_heat_maps_is_still_translated(start, open_page):

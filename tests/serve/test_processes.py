@@ -23,6 +23,9 @@ from multibranch.serve.engine import Engine
 from multibranch.serve.options import ServeOptions
 from multibranch.serve.running import read_token
 
+# What is logged of a request.
+LOGGED = re.compile(r"\S+T\S+ /\S* \d{3} in=\d+ out=\d+ ms=[\d.]+\n")
+
 
 class Process:
     """A service in a process of its own."""
@@ -125,9 +128,23 @@ def test_what_is_still_in_flight_when_the_grace_is_over_is_told_in_a_sentence(st
     [answer] = answers
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
     assert answer.json() == {"error": "the service is stopping"}
-    said = "".join(one.said)
-    assert "Traceback" not in said
-    assert "/translate 503 " in said
+    assert "/translate 503 " in "".join(one.said)
+    assert [line for line in one.said if not LOGGED.match(line)] == one.said[:1]
+
+
+def test_nothing_but_requests_is_logged_of_clients_that_go_or_speak_no_http(start):
+    one = start("--port", 0)
+    document = json.dumps({"text": "Der Mann. " * 2000}).encode()
+    head = b"POST /translate/stream HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    head += b"Content-Length: %d\r\n\r\n" % len(document)
+    for wire in (head + document, b"?\r\n\r\n"):
+        with socket.create_connection(("127.0.0.1", one.port), timeout=20) as client:
+            client.sendall(wire)
+            assert client.recv(1000).startswith(b"HTTP/1.1 ")
+    assert one.post(text="rot").status_code == 200
+    one.process.send_signal(signal.SIGTERM)
+    assert one.end() == 0
+    assert [line for line in one.said if not LOGGED.match(line)] == one.said[:1]
 
 
 def test_ctrl_c_once_more_waits_no_longer(start):

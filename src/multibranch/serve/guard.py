@@ -72,14 +72,18 @@ class Guard:
             if message["type"] == "http.response.start":
                 record.status = message["status"]
                 message["headers"] = _with_headers(message.get("headers", ()))
-            elif message["type"] == "http.response.body" and scope["method"] != "HEAD":
-                record.sent += len(message.get("body", b""))
+            else:
+                record.ended = not message.get("more_body", False)
+                if scope["method"] != "HEAD":
+                    record.sent += len(message.get("body", b""))
             await send(message)
 
         try:
             self._check_token(scope)
             body = await self._read(scope, receive, record)
             await self._app(scope, _replayed(body, receive), answer)
+            if not record.ended:
+                record.status = 499  # the client has gone while it was being answered
         except _Refused as refused:
             unread = refused.unread
             await _refuse(answer, refused)
@@ -172,6 +176,7 @@ class _Record:
         self.status = 0
         self.received = 0
         self.sent = 0
+        self.ended = False  # the whole answer was sent
 
 
 def _bearer(value: bytes) -> bytes:

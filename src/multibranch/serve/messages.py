@@ -7,10 +7,12 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 MOST_BRANCHES = 64
 Text = Annotated[str, StringConstraints(max_length=10_000_000)]
 Branches = Annotated[
-    list[Annotated[int, Field(ge=1, le=MOST_BRANCHES)]],
+    Annotated[
+        list[Annotated[int, Field(ge=1, le=MOST_BRANCHES)]],
+        Field(min_length=1, max_length=MOST_BRANCHES),
+    ]
+    | None,
     Field(
-        min_length=1,
-        max_length=MOST_BRANCHES,
         description="Decode with these branches of every attention layer only, counted from 1. "
         "Unless given, with all.",
         examples=[[1, 3]],
@@ -31,7 +33,7 @@ class SearchBody(_Body):
     length_penalty: float | None = Field(
         None, ge=-10, le=10, description="α of score = log-probability / length^α."
     )
-    branches: Branches | None = None
+    branches: Branches = None
 
 
 class TranslateBody(SearchBody):
@@ -59,7 +61,7 @@ class InspectBody(_Body):
     target: Text | None = Field(None, description="Its translation, instead of the model's own.")
     beam: int | None = Field(None, ge=1, description="Hypotheses kept alive.")
     length_penalty: float | None = Field(None, ge=-10, le=10, description="α, as in /translate.")
-    branches: Branches | None = None
+    branches: Branches = None
     kind: Literal["cross", "encoder", "decoder"] = Field(
         "cross", description="Target to source, or either to itself."
     )

@@ -19,7 +19,8 @@ class Limits:
     beam: the widest beam.
     queue: texts that wait or are being translated; beyond, requests are answered 503.
     seconds: what a request may take before it is answered 504.
-    body_seconds: what sending the body may take before it is answered 408.
+    body_seconds: what sending the body may take before it is answered 408, and the head of a
+        request before the connection is closed.
     """
 
     body_bytes: int = 1_000_000

@@ -104,7 +104,7 @@ def _type(schema: dict[str, Any]) -> str:
 
 def _bounds(schema: dict[str, Any]) -> str:
     words = {"minimum": "from", "maximum": "to", "maxLength": "at most", "maxItems": "at most"}
-    said = [f"{word} {schema[name]:,}" for name, word in words.items() if name in schema]
+    said = [f"{word} {schema[name]:,.15g}" for name, word in words.items() if name in schema]
     return f" <small>{' '.join(said)}</small>" if said else ""
 
 

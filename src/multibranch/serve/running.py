@@ -1,5 +1,6 @@
 """Runs the service: a socket, signals, and a line that says where it is."""
 
+import asyncio
 import errno
 import os
 import signal
@@ -13,6 +14,7 @@ from types import FrameType
 
 import uvicorn
 from fastapi import FastAPI
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from multibranch.errors import Interrupted, UserError
 from multibranch.nn import int8_kernels
@@ -91,12 +93,12 @@ def make_server(
     """The HTTP server for an application; give `run` the sockets. `tell` is given its address."""
     config = uvicorn.Config(
         app,
-        http="h11",
+        http=type("Protocol", (_Protocol,), {"seconds": options.limits.body_seconds}),
         ws="none",
         loop="asyncio",
         lifespan="on",
         log_config=None,
-        log_level="warning",
+        log_level="critical",  # the guard tells of what fails; what else uvicorn says has no place
         access_log=False,  # it would write whole addresses
         proxy_headers=False,
         server_header=False,
@@ -105,6 +107,33 @@ def make_server(
         h11_max_incomplete_event_size=_HEADER_BYTES,
     )
     return _Server(config, tell)
+
+
+class _Protocol(H11Protocol):
+    """Closes a connection on which no head of a request, or only a part of one, has come in time.
+
+    Of a client that has vanished without a word nothing else is ever heard.
+    """
+
+    seconds: float
+    _due: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._expect_head()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._expect_head()
+
+    def _expect_head(self) -> None:
+        if self._due is not None:
+            self._due.cancel()
+        self._due = self.loop.call_later(self.seconds, self._close_unless_asked)
+
+    def _close_unless_asked(self) -> None:
+        if self.cycle is None or self.cycle.response_complete:
+            self.timeout_keep_alive_handler()
 
 
 class _Server(uvicorn.Server):

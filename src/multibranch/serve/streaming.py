@@ -5,6 +5,7 @@ import json
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -23,8 +24,8 @@ Shape = Callable[[list[Hypothesis]], dict[str, Any]]
 class Document:
     """The translation of one document, line by line of NDJSON.
 
-    Few of its sentences are in the queue at a time: a book leaves room for other clients, and a
-    reader who is slow, or goes away, costs little.
+    Few of its sentences are in the queue at a time, so that a reader who is slow, or goes away,
+    costs little; and however many documents there are, half of the queue is left to others.
     """
 
     def __init__(self, service: Service, text: str, key: Translation, shape: Shape) -> None:
@@ -55,6 +56,7 @@ class Document:
                     failed += 1
                 self._running.popleft()
                 yield _line(said)
+                await asyncio.sleep(0)  # whoever has gone is noticed before more is written
                 count += 1
                 await self._start_more(AHEAD)
         except TooLong as late:
@@ -89,7 +91,9 @@ class Document:
                 rest, part = [sentence], 0
                 while rest:
                     piece = rest.pop()
-                    cut = None if await self._fits(piece) else halves(piece)
+                    cut = None
+                    if not await self._fits(piece):
+                        cut = await self._service.in_thread(partial(halves, piece))
                     if cut is not None:
                         rest += reversed(cut)
                         continue
@@ -107,15 +111,16 @@ class Document:
         return len(source) - 1 <= limits.tokens
 
     async def _admitted(self, text: str) -> list[Hypothesis]:
-        """Translate; where the queue is full, wait, for the answer has begun already."""
-        until = time.monotonic() + self._service.limits.seconds
+        """Translate; where there is no room, wait, for the answer has begun already."""
+        limits, batcher = self._service.limits, self._service.batcher
+        until = time.monotonic() + limits.seconds
         while True:
-            try:
-                return (await self._service.translate([text], self._key))[0]
-            except QueueFull:
-                if time.monotonic() > until:
-                    raise TooLong("the service had no room for this document in time") from None
-                await asyncio.sleep(0.05)
+            if batcher.admitted < max(1, limits.queue // 2):
+                with suppress(QueueFull):
+                    return (await self._service.translate([text], self._key))[0]
+            if time.monotonic() > until:
+                raise TooLong("the service had no room for this document in time")
+            await asyncio.sleep(0.05)
 
 
 def _line(said: dict[str, Any]) -> bytes:

@@ -112,6 +112,7 @@ function failed(problem) {
     say(`The service is busy; trying again in ${problem.retryAfter} s.`, true);
     return later(1000 * problem.retryAfter);
   }
+  if (problem.status === 422) empty(); // what is there is of another text
   say(problem.status ? problem.message : "The service cannot be reached.", true);
 }
 
@@ -241,9 +242,13 @@ function weightsOf(number) {
     layers.reduce((sum, layer) => sum + layer.branches[place][i][j], 0) / layers.length));
 }
 
-const letters = (token) => [...token].length;
-const cut = (token) => letters(token) > 14 ? [...token].slice(0, 13).join("") + "…" : token;
-const room = (tokens, size) => Math.min(112, 14 + 0.57 * size * Math.max(...tokens.map((token) => letters(cut(token)))));
+const cut = (token) => [...token].length > 14 ? [...token].slice(0, 13).join("") + "…" : token;
+const pen = made("canvas").getContext("2d");
+
+function room(tokens, size) {
+  pen.font = `bold ${size}px ${getComputedStyle(document.body).fontFamily}`; // as where one points
+  return 10 + Math.max(...tokens.map((token) => pen.measureText(cut(token)).width));
+}
 const fontSize = (cell) => Math.min(13, cell - 2);
 
 // The largest cells with which a map fits. Where even small ones do not, it is scrolled, by more than a
