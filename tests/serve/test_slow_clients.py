@@ -8,7 +8,7 @@ import struct
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-from multibranch.serve import streaming
+from multibranch.serve import running, streaming
 
 
 def request(path: str, **body: object) -> bytes:
@@ -56,6 +56,20 @@ def test_a_connection_on_which_no_whole_request_comes_is_closed(start):
                 answers[-1] += part
         assert [answer[:12] for answer in answers] == [b"", b"", b"", b"HTTP/1.1 200"]
         assert asked.recv(65536).startswith(b"HTTP/1.1 200 ")
+
+
+def test_connections_beyond_those_that_the_system_has_room_for_are_closed(start, monkeypatch):
+    monkeypatch.setattr(running, "most_connections", lambda: 3)
+    one = start()
+    with contextlib.ExitStack() as stack:
+        kept = [stack.enter_context(connect(one.port, b"")) for _ in range(3)]
+        beyond = [stack.enter_context(connect(one.port, b"")) for _ in range(2)]
+        assert [wire.recv(100) for wire in beyond] == [b"", b""]
+        for wire in kept:
+            wire.sendall(request("/translate", text="rot"))
+            assert wire.recv(100).startswith(b"HTTP/1.1 200 ")
+        kept.pop().close()
+        assert one.translate("rot").status_code == 200
 
 
 def test_a_reader_who_goes_away_in_a_document_is_counted_as_gone(start, until):

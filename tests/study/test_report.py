@@ -1,6 +1,7 @@
 """Reports from records: the numbers, the layout, the files; the page in a real browser."""
 
 import gzip
+import io
 import json
 import math
 import re
@@ -597,6 +598,7 @@ def open_page() -> Callable:
     if shutil.which("chromium") is None:
         pytest.skip("there is no Chromium here (Debian: apt-get install chromium)")
     sync = pytest.importorskip("playwright.sync_api")
+    image = pytest.importorskip("PIL.Image")  # which matplotlib brings
 
     def measure(path: Path, *, scheme: str, width: int) -> dict:
         with sync.sync_playwright() as player:
@@ -622,8 +624,10 @@ def open_page() -> Callable:
                         (code) => code.getBoundingClientRect().right)),
                 })"""
             )
+            figure = image.open(io.BytesIO(tab.locator("figure .wide").first.screenshot()))
+            red, green, blue = figure.convert("RGB").getpixel((figure.width - 2, figure.height - 4))
             browser.close()
-        return {**found, "said": said}
+        return {**found, "said": said, "side": f"rgb({red}, {green}, {blue})"}
 
     return measure
 
@@ -904,6 +908,7 @@ def test_the_page_in_a_browser_on_narrow_and_wide_light_and_dark_screens(
         assert found["drawn"]
         assert found["letters"] > 8  # pixels: narrow figures scroll too
         assert found["commands"] <= width  # and commands wrap
-    assert light["paper"] == "rgb(255, 255, 255)"
+    assert light["paper"] == light["side"] == "rgb(255, 255, 255)"
     assert dark["paper"] != light["paper"]
+    assert dark["side"] != dark["paper"]  # a shade tells that there is more at the side
     assert dark["text"] != light["text"]

@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import os
+import resource
 import signal
 import socket
 import stat
@@ -26,6 +27,7 @@ from multibranch.serve.service import Service
 TOKEN_VARIABLE = "MULTIBRANCH_TOKEN"
 _KEEP_ALIVE = 5  # seconds that an idle connection stays open
 _HEADER_BYTES = 16_384
+_BACKLOG = 128  # connections that wait until they are accepted
 _SWITCH_SECONDS = 0.0005
 
 
@@ -94,6 +96,7 @@ def make_server(
     config = uvicorn.Config(
         app,
         http=type("Protocol", (_Protocol,), {"seconds": options.limits.body_seconds}),
+        backlog=_BACKLOG,
         ws="none",
         loop="asyncio",
         lifespan="on",
@@ -112,7 +115,9 @@ def make_server(
 class _Protocol(H11Protocol):
     """Closes a connection on which no head of a request, or only a part of one, has come in time.
 
-    Of a client that has vanished without a word nothing else is ever heard.
+    Of a client that has vanished without a word nothing else is ever heard. One beyond those that
+    the system has room for is closed at once: where accepting fails, asyncio says so many thousand
+    times a second.
     """
 
     seconds: float
@@ -120,7 +125,10 @@ class _Protocol(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._expect_head()
+        if len(self.connections) > most_connections():
+            transport.close()
+        else:
+            self._expect_head()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
@@ -134,6 +142,12 @@ class _Protocol(H11Protocol):
     def _close_unless_asked(self) -> None:
         if self.cycle is None or self.cycle.response_complete:
             self.timeout_keep_alive_handler()
+
+
+def most_connections() -> int:
+    """Those for which there are files, beside ours and as many as are accepted at once."""
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return max(_BACKLOG, files - 2 * _BACKLOG)
 
 
 class _Server(uvicorn.Server):
