@@ -212,7 +212,7 @@ def test_markdown_and_page_have_every_cell_and_the_command_that_repeats_it(
     for figure in ("Score against ρ", "Learning curves", "Branch similarity against ρ"):
         assert web.count(f"<b>{figure} (de-en).</b>") == 1
     assert web.count("<svg") == 6
-    best = "de-en: the MAT that is best on the validation set, MAT, proximal initialisation 4/256/"
+    best = "de-en: the best MAT on the validation set (proximal initialisation 4/256/"
     assert best in text
     # Nothing comes from elsewhere.
     assert "<script" not in web and "<link" not in web and "src=" not in web
@@ -390,7 +390,7 @@ def test_the_verdict_says_how_far_a_model_is_from_its_control(above: float, told
     scores = {mat: 30 + above, mat.continued: 30.0}
     results = Results(study, [made_record(study, one, score) for one, score in scores.items()])
     (line,) = verdicts(results)
-    assert f"ρ=0.3, scores {30 + above:.2f}, {told}." in line
+    assert f"ρ=0.3) scores {30 + above:.2f}, {told}." in line
 
 
 def test_the_verdict_prefers_models_of_as_many_seeds_as_there_are() -> None:
@@ -401,12 +401,12 @@ def test_the_verdict_prefers_models_of_as_many_seeds_as_there_are() -> None:
     three += [made_record(study, replace(one.baseline, seed=seed), 30.0) for seed in (1, 2, 3)]
     lucky = made_record(study, high, 33.0)  # on the validation set, too
     (line,) = verdicts(Results(study, [*three, lucky]))
-    assert line.startswith("de-en: of those with 3 seeds, the MAT that is best on the validation ")
-    assert "ρ=0.3, scores 31.00 ± 0.00, 1.00 above the baseline" in line
+    assert "ρ=0.3; among those with 3 seeds) scores 31.00 ± 0.00, 1.00 above the baseline" in line
     (line,) = verdicts(Results(study, three))
-    assert line.startswith("de-en: the MAT that is best on the validation set, ")
+    assert line.startswith("de-en: the best MAT on the validation set (proximal initialisation ")
+    assert "ρ=0.3) scores 31.00" in line
     (line,) = verdicts(Results(study, [*three[3:], lucky]))  # no model has as many: it is said
-    assert "ρ=0.1, scores 33.00 (1 seed), 3.00 above the baseline" in line
+    assert "ρ=0.1) scores 33.00 (1 seed), 3.00 above the baseline" in line
 
 
 def test_what_was_not_run_is_said(results: Results) -> None:

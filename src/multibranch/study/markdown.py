@@ -94,9 +94,10 @@ def verdicts(results: Results) -> list[str]:
         whole = [cell for cell in mats if len(cell.seeds) == most]
         # Chosen on the validation set, so that the test set is not what made it the best.
         best = max(whole, key=_on_validation)
-        of = "" if len(whole) == len(mats) else f"of those with {counted(most, 'seed')}, "
-        line = f"{corpus}: {of}the MAT that is best on the validation set, "
-        line += f"{results.study.title_of(best.experiment)}, scores {best}"
+        which = results.study.title_of(best.experiment).removeprefix("MAT").lstrip(", ")
+        if len(whole) < len(mats):
+            which += f"; among those with {counted(most, 'seed')}"
+        line = f"{corpus}: the best MAT on the validation set ({which}) scores {best}"
         baseline = results.find(best.experiment.baseline)
         if baseline is not None and len(baseline.seeds) > most:
             line += f" ({counted(most, 'seed')})"
