@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from multibranch.nn import MultiBranchTransformer, training_kernels
+from multibranch.nn import training_kernels
 from multibranch.nn.kernels import (
     make_segments,
     packed_cross_attention,
@@ -15,6 +15,7 @@ from multibranch.nn.kernels import (
 )
 from multibranch.nn.plainly import use_reference
 from multibranch.nn.training_kernels import dropout
+from small_transformer import small_transformer
 
 if training_kernels.library() is None:
     pytest.skip("the kernels are not compiled for this machine", allow_module_level=True)
@@ -190,19 +191,8 @@ def test_attention_refuses_a_second_derivative(compiled: ctypes.CDLL) -> None:
 def test_a_model_trains_as_it_does_in_plain_pytorch(compiled: ctypes.CDLL) -> None:
     """All of an update, without dropout, of which the two draw different numbers."""
     torch.manual_seed(0)
-    model = MultiBranchTransformer(
-        source_vocabulary=50,
-        target_vocabulary=50,
-        width=64,
-        hidden=96,
-        heads=2,
-        encoder_layers=2,
-        decoder_layers=2,
-        branches=3,
-        drop_branch=0.3,
-        dropout=0.0,
-    )
-    source, target = torch.randint(4, 50, (40,)), torch.randint(4, 50, (33,))
+    model = small_transformer(width=64, drop_branch=0.3)
+    source, target = torch.randint(4, 20, (40,)), torch.randint(4, 20, (33,))
     cut = {
         "source_boundaries": torch.tensor([0, 9, 10, 39]),
         "target_boundaries": torch.tensor([0, 4, 20, 31]),
